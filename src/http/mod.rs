@@ -1,0 +1,1 @@
+//! Bytes of HTTP/1.1 to values and back; pure.

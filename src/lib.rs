@@ -1,0 +1,18 @@
+//! Trieway: a prefix-aware router for LLM inference.
+//!
+//! A request goes through the rooms of this crate from the left to the right:
+//!
+//! ```text
+//! data (sockets) → http (bytes → head, framing) → prompt (body → key) → trie (key → who holds it) → route (which backend)
+//! ```
+//!
+//! `control` is the second plane: configuration, health, models, metrics, signals. `fleet` and `metrics` are the plain
+//! state in which the two planes meet.
+//!
+//! **Layer rule.** Imports go only downwards: `main` → `control`, `data` → `route`, `fleet`, `metrics` → `trie`, `prompt`,
+//! `http` → `config`, std. `http`, `prompt`, `trie` and `route` know no sockets, no clock and no sibling. `tests/tidy.rs`
+//! checks it.
+
+pub mod http;
+pub mod prompt;
+pub mod trie;

@@ -1,0 +1,1 @@
+//! The lock-free hash trie from prompt prefixes to backends; no IO.

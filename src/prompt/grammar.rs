@@ -165,14 +165,16 @@ impl<'b> Grammar<'b> {
     }
 
     fn scalar(&mut self) -> Option<()> {
-        let rest = self.body.get(self.at..)?;
-        for word in [&b"null"[..], b"true", b"false", b"NaN", b"Infinity", b"-Infinity"] {
-            if rest.starts_with(word) {
-                self.at += word.len();
-                return Some(());
-            }
-        }
-        self.number()
+        let word: &[u8] = match self.peek()? {
+            b'n' => b"null",
+            b't' => b"true",
+            b'f' => b"false",
+            b'N' => b"NaN",
+            b'I' => b"Infinity",
+            b'-' if self.body.get(self.at + 1) == Some(&b'I') => b"-Infinity",
+            _ => return self.number(),
+        };
+        self.body.get(self.at..)?.starts_with(word).then(|| self.at += word.len())
     }
 
     fn number(&mut self) -> Option<()> {

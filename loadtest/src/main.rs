@@ -1,1 +1,32 @@
-fn main() {}
+//! The command line of the load-testing tools: one subcommand a tool.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use trieway_loadtest::engine;
+
+#[derive(Parser)]
+#[command(name = "trieway-loadtest", version, about = "Fake LLM engines and load for trying out LLM routers")]
+struct Cli {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+#[derive(Subcommand)]
+enum Tool {
+    /// Run fake OpenAI-style engines with a real block prefix cache
+    Engine(engine::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().tool {
+        Tool::Engine(options) => engine::run(options),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("trieway-loadtest: {message}");
+            ExitCode::from(2)
+        }
+    }
+}

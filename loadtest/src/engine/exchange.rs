@@ -1,0 +1,313 @@
+//! One request after another on a connection: head, body, answer.
+//!
+//! Straight through the phases until one has to wait: for bytes, for room, for its turn or for an instant. Must not know:
+//! the event loop.
+
+use std::time::{Duration, Instant};
+
+use super::answer::{Answer, Form, Progress, Stage};
+use super::conn::{Conn, Farewell, Generation, Phase};
+use super::faults::Fault;
+use super::http::{self, BodyLength, Chunks, Framing, Head, Method, ResponseHead};
+use super::journal::unix_s;
+use super::prompt::{self, Kind, TOKEN_BYTES};
+use super::routes::{self, Reply};
+use super::schedule::Job;
+use super::{Engine, fault_acts};
+
+/// An answer is made in portions of about this size.
+const OUTPUT_BYTES: usize = 64 * 1024;
+/// Of a longer answer only this much is kept in the cache for the next turn.
+const CACHED_ANSWER_TOKENS: u64 = 4096;
+
+/// Goes on as far as possible. Some: when to come back even if nothing happens on the socket.
+pub(crate) fn advance(conn: &mut Conn, engine: &mut Engine, now: Instant) -> Option<Instant> {
+    loop {
+        match &mut conn.phase {
+            Phase::Head if conn.output.len() >= OUTPUT_BYTES => return None,
+            Phase::Head => {
+                if !take_head(conn, engine, now) {
+                    return None;
+                }
+            }
+            Phase::Body(_) => {
+                if !take_body(conn, engine, now) {
+                    return None;
+                }
+            }
+            Phase::Delayed(_, until) if now < *until => return Some(*until),
+            Phase::Delayed(..) => begin(conn, engine, now),
+            Phase::Answering(_) => match answer(conn, engine, now) {
+                Next::Again => {}
+                Next::Wait(until) => return until,
+            },
+            Phase::Hung | Phase::Ending => return None,
+        }
+    }
+}
+
+/// The client is gone: nothing of its request may go on.
+pub(crate) fn abandon(conn: &mut Conn, engine: &mut Engine, now: Instant) {
+    if !conn.in_request() {
+        return;
+    }
+    engine.journal.departure(conn.tag.take(), now - conn.arrived);
+    engine.counters.aborted += 1;
+    if let Phase::Answering(generation) = std::mem::replace(&mut conn.phase, Phase::Ending) {
+        match &generation.started {
+            Some(started) => engine.scheduler.finish(conn.id, &started.lease, started.named, &[]),
+            None => engine.scheduler.forget(conn.id),
+        }
+        engine.pump_wanted = true;
+    }
+    conn.phase = Phase::Ending;
+}
+
+fn take_head(conn: &mut Conn, engine: &mut Engine, now: Instant) -> bool {
+    if conn.input.is_empty() {
+        return false;
+    }
+    let mut head = match http::parse_head(&conn.input) {
+        Ok(None) => return false,
+        Ok(Some(head)) => head,
+        Err(why) => return refuse(conn, engine, why),
+    };
+    let fault = match head.fault.take() {
+        Some(Err(message)) => {
+            conn.farewell = Farewell::Fin;
+            send(conn, engine, None, &Reply::error(400, "BadRequestError", &message));
+            return end(conn, Farewell::Fin);
+        }
+        Some(Ok(fault)) => Some(fault),
+        None => engine.fault_for(&head),
+    };
+    conn.arrived = now;
+    if fault == Some(Fault::Early413) {
+        conn.farewell = Farewell::Fin;
+        send(conn, engine, head.tag.as_deref(), &Reply::error(413, "PayloadTooLarge", "too large"));
+        return end(conn, Farewell::Fin);
+    }
+    if head.expects_continue && conn.input.len() == head.bytes {
+        conn.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    head.fault = fault.map(Ok);
+    conn.phase = Phase::Body(Box::new((head, Chunks::default())));
+    true
+}
+
+fn take_body(conn: &mut Conn, engine: &mut Engine, now: Instant) -> bool {
+    let Phase::Body(request) = &mut conn.phase else { return false };
+    let (head, chunks) = request.as_mut();
+    let bytes = &conn.input[head.bytes..];
+    let whole = match head.body {
+        BodyLength::Known(length) => bytes.len() >= length,
+        BodyLength::Chunked => match chunks.advance(bytes) {
+            Ok(whole) => whole,
+            Err(why) => return refuse(conn, engine, why),
+        },
+    };
+    if !whole {
+        return false;
+    }
+    let delay = match head.fault {
+        Some(Ok(Fault::Delay(ms))) => Duration::from_millis(ms),
+        _ => Duration::ZERO,
+    };
+    conn.tag.clone_from(&head.tag);
+    let phase = std::mem::replace(&mut conn.phase, Phase::Head);
+    if let Phase::Body(request) = phase {
+        conn.phase = Phase::Delayed(request, now + delay);
+    }
+    true
+}
+
+/// The request is complete: answers it, or submits it to the scheduler.
+fn begin(conn: &mut Conn, engine: &mut Engine, now: Instant) {
+    let Phase::Delayed(request, _) = std::mem::replace(&mut conn.phase, Phase::Head) else { return };
+    let (head, chunks) = *request;
+    let input = std::mem::take(&mut conn.input);
+    let (body, taken) = match head.body {
+        BodyLength::Known(length) => (&input[head.bytes..head.bytes + length], head.bytes + length),
+        BodyLength::Chunked => (chunks.body.as_slice(), head.bytes + chunks.taken),
+    };
+    let path = head.path();
+    if path.starts_with("/v1/") && head.method == Method::Post {
+        engine.journal.request(&input[..head.bytes], body.len(), xxhash_rust::xxh3::xxh3_64(body));
+    }
+    conn.farewell = if head.keep_alive { Farewell::Stay } else { Farewell::Fin };
+    let fault = head.fault.clone().and_then(Result::ok);
+    if let Some(Fault::Status(status)) = fault {
+        send_last(conn, engine, &head, &Reply::error(status as u16, "InjectedError", "a fault was asked for"));
+    } else if !fault_acts::before(conn, fault) {
+        match routes::generates(&head) {
+            Some(kind) => match generation(engine, &head, body, kind, fault, now) {
+                Ok((generation, job)) => {
+                    engine.scheduler.submit(Job { conn: conn.id, ..job });
+                    engine.pump_wanted = true;
+                    conn.phase = Phase::Answering(Box::new(generation));
+                }
+                Err(reply) => send_last(conn, engine, &head, &reply),
+            },
+            None => {
+                let reply = routes::reply(engine, &head, body);
+                send_last(conn, engine, &head, &reply);
+            }
+        }
+    }
+    conn.input = input;
+    conn.consume(taken);
+}
+
+fn generation(
+    engine: &mut Engine,
+    head: &Head,
+    body: &[u8],
+    kind: Kind,
+    fault: Option<Fault>,
+    now: Instant,
+) -> Result<(Generation, Job), Reply> {
+    let block_tokens = engine.options.block_tokens;
+    let prompt = prompt::read(body, kind, block_tokens).map_err(|why| Reply::error(400, "BadRequestError", &why))?;
+    let model = engine.model_for(&prompt.model).map_err(|reply| *reply)?.to_owned();
+    if engine.asleep {
+        return Err(Reply::error(503, "ServiceUnavailable", "the engine is sleeping"));
+    }
+    let tokens = prompt.max_tokens.unwrap_or(engine.options.default_max_tokens);
+    let kept_bytes = tokens.min(CACHED_ANSWER_TOKENS) as usize * TOKEN_BYTES;
+    let unnamed = (prompt.chain.rest_bytes() + kept_bytes).div_ceil(block_tokens * TOKEN_BYTES);
+    if !engine.scheduler.cache.can_hold(prompt.hashes.len() + unnamed) {
+        let longest = engine.options.kv_tokens;
+        let message = format!("This model's maximum context length is {longest} tokens; the request wants more.");
+        return Err(Reply::error(400, "BadRequestError", &message));
+    }
+    engine.numbered += 1;
+    let finish_reason = if prompt.max_tokens.is_some() { "length" } else { "stop" };
+    let mut form = Form {
+        kind,
+        stream: prompt.stream,
+        include_usage: prompt.include_usage,
+        framing: (head.old && prompt.stream).then_some(Framing::Close),
+        keep_alive: head.keep_alive && !(head.old && prompt.stream),
+        early_head: !engine.options.late_head,
+        cut_after: None,
+        finish_reason,
+    };
+    fault_acts::shape(&mut form, fault);
+    let answer = Answer {
+        form,
+        engine: engine.port,
+        number: engine.numbered,
+        created: unix_s() as u64,
+        model,
+        tag: head.tag.clone(),
+        seed: prompt.chain.digest(),
+        prompt_tokens: prompt.tokens,
+        cached_tokens: 0,
+        tokens,
+        sent: 0,
+        stage: Stage::Head,
+    };
+    let job = Job {
+        conn: super::timers::ConnId { index: 0, generation: 0 },
+        hashes: prompt.hashes,
+        prompt_tokens: prompt.tokens,
+        unnamed,
+    };
+    Ok((Generation { answer, started: None, arrived: now, chain: prompt.chain, first_sent: false, fault }, job))
+}
+
+enum Next {
+    Again,
+    Wait(Option<Instant>),
+}
+
+fn answer(conn: &mut Conn, engine: &mut Engine, now: Instant) -> Next {
+    let Phase::Answering(generation) = &mut conn.phase else { return Next::Again };
+    let due = match &generation.started {
+        Some(started) => engine.scheduler.tokens_by(now, started.first_token_at),
+        None => 0,
+    };
+    if generation.started.is_none() && (engine.pump_wanted || !generation.answer.form.stream) {
+        // Its turn may come at once, and then head and tokens leave together.
+        return Next::Wait(None);
+    }
+    let progress = generation.answer.fill(due, OUTPUT_BYTES, &mut conn.output);
+    if due > 0 && !generation.first_sent {
+        generation.first_sent = true;
+        engine.counters.first_token.observe((now - generation.arrived).as_secs_f64());
+    }
+    match progress {
+        Progress::Full => Next::Wait(None),
+        Progress::NotYet => {
+            let Some(started) = &generation.started else { return Next::Wait(None) };
+            let answer = &generation.answer;
+            let awaited = if answer.form.stream { answer.sent } else { answer.tokens.saturating_sub(1) };
+            Next::Wait(Some(engine.scheduler.token_at(awaited, started.first_token_at)))
+        }
+        Progress::Cut | Progress::Done => {
+            complete(conn, engine, progress == Progress::Cut, now);
+            Next::Again
+        }
+    }
+}
+
+/// The last byte of an answer is in the output.
+fn complete(conn: &mut Conn, engine: &mut Engine, cut: bool, now: Instant) {
+    let Phase::Answering(generation) = std::mem::replace(&mut conn.phase, Phase::Head) else { return };
+    let Generation { answer, started, arrived, mut chain, fault, .. } = *generation;
+    if let Some(started) = started {
+        let mut written = Vec::new();
+        let mut text = Vec::new();
+        answer.text(0, answer.sent.min(CACHED_ANSWER_TOKENS), &mut text);
+        chain.extend(&text, &mut written);
+        engine.scheduler.finish(conn.id, &started.lease, started.named, &written);
+        engine.pump_wanted = true;
+    }
+    engine.counters.finished += u64::from(!cut);
+    engine.counters.generated_tokens += answer.sent;
+    engine.counters.duration.observe((now - arrived).as_secs_f64());
+    engine.journal.answered += u64::from(!cut);
+    conn.since = now;
+    if !answer.form.keep_alive {
+        conn.farewell = Farewell::Fin;
+    }
+    if conn.farewell != Farewell::Stay {
+        conn.phase = Phase::Ending;
+    }
+    fault_acts::after(conn, fault, cut);
+}
+
+fn send(conn: &mut Conn, engine: &Engine, tag: Option<&str>, reply: &Reply) {
+    let Reply { status, content_type, body } = reply;
+    let framing = Framing::Length(body.len() as u64);
+    let keep_alive = conn.farewell == Farewell::Stay;
+    let head = ResponseHead { status: *status, content_type, framing, engine: engine.port, tag, keep_alive };
+    head.write(&mut conn.output);
+    conn.output.extend_from_slice(body.as_bytes());
+}
+
+/// A complete answer to a request that has been read.
+fn send_last(conn: &mut Conn, engine: &mut Engine, head: &Head, reply: &Reply) {
+    let body_from = conn.output.len();
+    send(conn, engine, head.tag.as_deref(), reply);
+    if head.method == Method::Head {
+        let written = conn.output.len() - body_from;
+        conn.output.truncate(body_from + written - reply.body.len());
+    }
+    engine.journal.answered += u64::from(head.method == Method::Post && head.path().starts_with("/v1/"));
+    conn.phase = if conn.farewell == Farewell::Stay { Phase::Head } else { Phase::Ending };
+}
+
+fn refuse(conn: &mut Conn, engine: &mut Engine, why: &'static str) -> bool {
+    engine.journal.malformed(why);
+    conn.farewell = Farewell::Fin;
+    send(conn, engine, None, &Reply::error(400, "BadRequestError", why));
+    end(conn, Farewell::Fin)
+}
+
+fn end(conn: &mut Conn, farewell: Farewell) -> bool {
+    conn.farewell = farewell;
+    conn.phase = Phase::Ending;
+    conn.input = Vec::new();
+    false
+}

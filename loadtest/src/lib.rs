@@ -1,0 +1,7 @@
+//! Tools that stand on both sides of an LLM router.
+//!
+//! - [`engine`]: fake engines that speak OpenAI's API, keep a real block prefix cache and misbehave on demand.
+//!
+//! The tools know nothing of the router: whatever they show about it, they show of any HTTP proxy in its place.
+
+pub mod engine;

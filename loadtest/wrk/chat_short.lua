@@ -1,0 +1,5 @@
+-- A short chat, not streamed: the smallest request that is routed.
+wrk.method = "POST"
+wrk.path = "/v1/chat/completions"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = '{"model":"fake-llm","max_tokens":8,"messages":[{"role":"user","content":"What is the capital of France?"}]}'

@@ -15,6 +15,7 @@
 
 pub mod config;
 pub mod control;
+pub mod data;
 pub mod fleet;
 pub mod http;
 pub mod metrics;

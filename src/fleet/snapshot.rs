@@ -68,14 +68,17 @@ pub struct Served {
     pub usable: Vec<Member>,
 }
 
+/// Number of a served model within one snapshot.
+pub type ModelNumber = u16;
+
 #[derive(Default)]
 pub struct Snapshot {
     pub backends: Vec<Arc<Backend>>,
-    models: HashMap<String, Arc<Served>, Xxh3DefaultBuilder>,
-    /// The one model, when just one is served.
-    sole: Option<Arc<Served>>,
+    served: Vec<Served>,
+    /// Names and aliases.
+    names: HashMap<String, ModelNumber, Xxh3DefaultBuilder>,
     /// All usable backends, for requests that name no model.
-    pub any: Served,
+    any: Served,
     /// Some backend has not told its models yet, so that an unknown model may still turn up.
     pub learning: bool,
 }
@@ -87,42 +90,53 @@ impl Snapshot {
         aliases: &[(String, String)],
         mut lane: impl FnMut(&str, &str) -> u32,
     ) -> Self {
-        let mut served: HashMap<String, Served> = HashMap::new();
-        let mut any = Served::default();
-        for (index, backend) in backends.iter().enumerate() {
-            let index = u16::try_from(index).expect("MAX_BACKENDS fits u16");
+        let mut snapshot = Snapshot { learning: backends.iter().any(|b| b.models.is_empty()), ..Snapshot::default() };
+        for (index, backend) in (0..).zip(&backends) {
             let usable = backend.state == State::Up && !backend.addresses.is_empty();
             if usable {
-                any.usable.push(Member { backend: index, lane: lane(&backend.name, "") });
+                snapshot.any.usable.push(Member { backend: index, lane: lane(&backend.name, "") });
             }
             for model in &backend.models {
-                let entry =
-                    served.entry(model.clone()).or_insert_with(|| Served { name: model.clone(), usable: Vec::new() });
+                let number = snapshot.number(model);
                 if usable {
-                    entry.usable.push(Member { backend: index, lane: lane(&backend.name, model) });
+                    let member = Member { backend: index, lane: lane(&backend.name, model) };
+                    snapshot.served[usize::from(number)].usable.push(member);
                 }
             }
         }
-        let learning = backends.iter().any(|b| b.models.is_empty());
-        let mut models: HashMap<String, Arc<Served>, _> =
-            served.into_iter().map(|(name, served)| (name, Arc::new(served))).collect();
-        let sole = (models.len() == 1).then(|| models.values().next().cloned()).flatten();
         for (alias, model) in aliases {
-            if let Some(served) = models.get(model).cloned() {
-                models.entry(alias.clone()).or_insert(served);
+            if let Some(&number) = snapshot.names.get(model) {
+                snapshot.names.entry(alias.clone()).or_insert(number);
             }
         }
-        Snapshot { backends, models, sole, any, learning }
+        snapshot.backends = backends;
+        snapshot
+    }
+
+    /// The number of a model, given one when it has none.
+    fn number(&mut self, model: &str) -> ModelNumber {
+        if let Some(&number) = self.names.get(model) {
+            return number;
+        }
+        let number = ModelNumber::try_from(self.served.len()).unwrap_or(ModelNumber::MAX);
+        self.served.push(Served { name: model.to_owned(), usable: Vec::new() });
+        self.names.insert(model.to_owned(), number);
+        number
     }
 
     /// The model of this name or alias.
-    pub fn model(&self, name: &[u8]) -> Option<&Arc<Served>> {
-        std::str::from_utf8(name).ok().and_then(|name| self.models.get(name))
+    pub fn model(&self, name: &[u8]) -> Option<ModelNumber> {
+        std::str::from_utf8(name).ok().and_then(|name| self.names.get(name)).copied()
     }
 
-    /// The model that a request without one means.
-    pub fn sole_model(&self) -> Option<&Arc<Served>> {
-        self.sole.as_ref()
+    /// The model that a request without one means: the only one that is served.
+    pub fn sole_model(&self) -> Option<ModelNumber> {
+        (self.served.len() == 1).then_some(0)
+    }
+
+    /// Who serves a model; without one, all usable backends.
+    pub fn served(&self, model: Option<ModelNumber>) -> &Served {
+        model.map_or(&self.any, |number| &self.served[usize::from(number)])
     }
 
     pub fn backend(&self, member: Member) -> &Arc<Backend> {
@@ -131,8 +145,8 @@ impl Snapshot {
 
     /// Every name under which a model can be asked for, with the model's own name; sorted.
     pub fn model_names(&self) -> Vec<(&str, &str)> {
-        let mut names: Vec<_> =
-            self.models.iter().map(|(name, served)| (name.as_str(), served.name.as_str())).collect();
+        let own = |&number: &ModelNumber| self.served[usize::from(number)].name.as_str();
+        let mut names: Vec<_> = self.names.iter().map(|(name, number)| (name.as_str(), own(number))).collect();
         names.sort_unstable();
         names
     }
@@ -172,11 +186,11 @@ mod tests {
         ];
         let snapshot =
             Snapshot::new(backends, &[("x".to_owned(), "a".to_owned()), ("y".to_owned(), "gone".to_owned())], |_, _| 0);
-        let a = snapshot.model(b"a").expect("known");
-        assert_eq!(members(a), [0, 2]);
-        assert!(Arc::ptr_eq(a, snapshot.model(b"x").expect("alias")));
-        assert_eq!(members(snapshot.model(b"b").expect("known")), [0]);
-        assert_eq!(members(&snapshot.any), [0, 2]);
+        let a = snapshot.model(b"a");
+        assert_eq!(members(snapshot.served(a)), [0, 2]);
+        assert_eq!(a, snapshot.model(b"x"));
+        assert_eq!(members(snapshot.served(snapshot.model(b"b"))), [0]);
+        assert_eq!(members(snapshot.served(None)), [0, 2]);
         assert!(snapshot.model(b"y").is_none() && snapshot.model(b"\xff").is_none() && snapshot.sole_model().is_none());
         assert!(snapshot.learning);
     }
@@ -184,8 +198,8 @@ mod tests {
     #[test]
     fn a_known_model_whose_backends_are_down_is_still_known() {
         let snapshot = Snapshot::new(vec![backend(0, &["a"], State::Down)], &[], |_, _| 0);
-        assert_eq!(members(snapshot.model(b"a").expect("known")), [0u16; 0]);
-        assert_eq!(snapshot.sole_model().map(|s| s.name.as_str()), Some("a"));
-        assert!(!snapshot.learning && snapshot.any.usable.is_empty());
+        assert_eq!(members(snapshot.served(snapshot.model(b"a"))), [0u16; 0]);
+        assert!(snapshot.model(b"a").is_some() && snapshot.sole_model() == snapshot.model(b"a"));
+        assert!(!snapshot.learning && snapshot.served(None).usable.is_empty());
     }
 }

@@ -3,8 +3,6 @@
 //! A caller builds the candidates (only usable backends that serve the model, without those that the request has already
 //! tried) and passes in what varies: a turn number, a random number. Nothing here knows a socket, a clock or the trie.
 
-pub mod paths;
-
 /// A backend that could take the request, with what the policies look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {

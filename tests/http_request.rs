@@ -1,6 +1,8 @@
 //! Request heads: what is accepted, and how; what is refused, and with which status. Every input is parsed whole, byte
 //! by byte and cut at every point, and the verdict must be the same.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too, may fail by a panic")]
+
 use trieway::http::framing::{self, BodyLength, RequestFraming};
 use trieway::http::{Limits, Method, Reject, RequestHead, Version, parse_request};
 

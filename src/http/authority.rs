@@ -26,7 +26,7 @@ fn is_name(host: &[u8]) -> bool {
 }
 
 fn is_ip_v6(inside: &[u8]) -> bool {
-    std::str::from_utf8(inside).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+    std::str::from_utf8(inside).is_ok_and(|text| text.parse::<core::net::Ipv6Addr>().is_ok())
 }
 
 /// Nothing, or a colon and a port; RFC 3986 lets the digits be absent.

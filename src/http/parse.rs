@@ -212,7 +212,8 @@ fn status_line(line: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> 
     head.version = match version {
         b"HTTP/1.1" => Version::Http11,
         b"HTTP/1.0" => Version::Http10,
-        _ => return Err(BadResponse::Version),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Err(BadResponse::Version),
+        _ => return Err(BadResponse::StatusLine),
     };
     let [b' ', digits @ ..] = rest else { return Err(BadResponse::StatusLine) };
     let (digits, reason) = digits.split_at_checked(3).ok_or(BadResponse::StatusLine)?;

@@ -1,0 +1,243 @@
+//! What an engine answers, as a client of vLLM would see it.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::{Client, Engine, chat, chat_body, post};
+
+#[test]
+fn usage_tells_what_was_cached() {
+    let engine = Engine::start("--block-tokens 16");
+    // "<|user|>\n" + 400 + "<|end|>\n" + "<|assistant|>\n" = 431 bytes = 108 tokens, 6 whole blocks.
+    let body = chat_body(&"a".repeat(400), 8, "");
+    let first = engine.post("/v1/chat/completions", "", &body).json();
+    assert_eq!(first["usage"]["prompt_tokens"], 108);
+    assert_eq!(first["usage"]["completion_tokens"], 8);
+    assert_eq!(first["usage"]["total_tokens"], 116);
+    assert_eq!(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    let second = engine.post("/v1/chat/completions", "", &body).json();
+    assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 96);
+    assert_eq!(first["choices"][0]["message"]["content"], second["choices"][0]["message"]["content"]);
+
+    let page = engine.get("/metrics").text();
+    for line in [
+        "prefix_cache_queries_total{engine=\"0\",model_name=\"fake-llm\"} 216",
+        "prefix_cache_hits_total{engine=\"0\",model_name=\"fake-llm\"} 96",
+    ] {
+        assert!(page.contains(&format!("vllm:{line}\n")), "{line} not in {page}");
+    }
+    engine.post("/debug/reset", "", "");
+    let third = engine.post("/v1/chat/completions", "", &body).json();
+    assert_eq!(third["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+#[test]
+fn a_next_turn_finds_the_answer_of_the_one_before() {
+    let engine = Engine::start("");
+    let question = "q".repeat(100);
+    let first = engine.post("/v1/chat/completions", "", &chat_body(&question, 64, "")).json();
+    let answer = first["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(answer.len(), 64 * 4);
+    let body = serde_json::json!({"messages": [{"role": "user", "content": question},
+        {"role": "assistant", "content": answer}, {"role": "user", "content": "and then?"}]});
+    let second = engine.post("/v1/chat/completions", "", &body.to_string()).json();
+    // 131 bytes of prompt and 256 of answer: 6 whole blocks of 64 bytes.
+    assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 96);
+}
+
+#[test]
+fn a_stream_adds_up_to_the_whole_answer() {
+    let engine = Engine::start("");
+    for (path, body) in [
+        ("/v1/chat/completions", chat_body("hello", 8, "")),
+        ("/v1/completions", r#"{"prompt":"hello there","max_tokens":8}"#.to_owned()),
+    ] {
+        let whole = engine.post(path, "X-Tag: t7\r\n", &body).json();
+        let choice = &whole["choices"][0];
+        let text = choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap().to_owned();
+        assert!(text.starts_with("[t7] ") && text.len() == 5 + 32, "{text}");
+
+        let streamed = body.replace("\"max_tokens\"", "\"stream\":true,\"max_tokens\"");
+        let response = engine.post(path, "X-Tag: t7\r\n", &streamed);
+        assert_eq!(
+            (response.field("x-tag"), response.field("x-engine")),
+            (Some("t7"), Some(engine.port().to_string().as_str()))
+        );
+        let events = response.events();
+        assert!(events.iter().all(|event| event.get("usage").is_none()), "usage was not asked for");
+        let mut parts = String::new();
+        for choice in events.iter().map(|event| &event["choices"][0]) {
+            parts += choice["delta"]["content"].as_str().or(choice["text"].as_str()).unwrap_or_default();
+        }
+        assert_eq!(parts, text);
+
+        let asked = streamed.replace("\"stream\":true", "\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+        let events = engine.post(path, "", &asked).events();
+        let (last, others) = events.split_last().unwrap();
+        assert!(others.iter().all(|event| event["usage"].is_null()));
+        assert_eq!(
+            (last["usage"]["completion_tokens"].as_u64(), last["choices"].as_array().unwrap().len()),
+            (Some(8), 0)
+        );
+    }
+}
+
+#[test]
+fn the_first_token_comes_sooner_when_the_prompt_is_cached() {
+    // 1,031 bytes of prompt are 258 tokens: 258 ms when new, 2 ms when cached.
+    let engine = Engine::start("--prefill-tokens-per-s 1000 --decode-tokens-per-s 100");
+    let mut took = Vec::new();
+    for _ in 0..2 {
+        let start = Instant::now();
+        let mut client = engine.connect();
+        client.send(&chat("", &"z".repeat(1000), r#","stream":true"#));
+        client.head().unwrap();
+        assert!(start.elapsed() < Duration::from_millis(200), "a stream's head comes at once");
+        let mut byte = [0];
+        client.stream.peek(&mut byte).unwrap();
+        took.push(start.elapsed());
+        client.rest_of_stream();
+        // Eight tokens at 100 a second: seven gaps.
+        assert!(start.elapsed() - took[took.len() - 1] > Duration::from_millis(65));
+    }
+    assert!(took[0] >= Duration::from_millis(255), "{took:?}");
+    assert!(took[1] < Duration::from_millis(150), "{took:?}");
+}
+
+impl Client {
+    fn rest_of_stream(&mut self) {
+        let mut seen = Vec::new();
+        let mut buffer = [0; 4096];
+        while !seen.ends_with(b"0\r\n\r\n") {
+            let count = std::io::Read::read(&mut self.stream, &mut buffer).unwrap();
+            assert!(count > 0, "the stream broke");
+            seen.extend_from_slice(&buffer[..count]);
+        }
+    }
+}
+
+#[test]
+fn requests_are_read_wherever_they_are_cut_and_answered_in_order() {
+    let engine = Engine::start("");
+    let chunked = "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX-Tag: two\r\n\r\n5\r\n{\"pro\r\ne\r\nmpt\":\"chunks\"}\r\n0\r\n\r\n";
+    let wire = format!("{}{chunked}GET /health HTTP/1.1\r\n\r\n", chat("X-Tag: one\r\n", "hi", ""));
+    for cut in (1..wire.len()).step_by(7) {
+        let mut client = engine.connect();
+        client.send(&wire[..cut]);
+        std::thread::sleep(Duration::from_millis(1));
+        client.send(&wire[cut..]);
+        assert_eq!(client.response().unwrap().field("x-tag"), Some("one"));
+        assert_eq!(client.response().unwrap().field("x-tag"), Some("two"));
+        assert_eq!(client.response().unwrap().status, 200);
+    }
+}
+
+#[test]
+fn errors_are_those_of_a_real_engine() {
+    let engine = Engine::start("--model a,b --kv-tokens 1000");
+    let status = |path: &str, body: &str| engine.post(path, "", body).status;
+    assert_eq!(status("/v1/chat/completions", "not json"), 400);
+    assert_eq!(status("/v1/chat/completions", "{}"), 400);
+    assert_eq!(status("/v1/chat/completions", &chat_body("x", 1, r#","model":"c""#)), 404);
+    assert_eq!(status("/v1/chat/completions", &chat_body("x", 1, r#","model":"b""#)), 200);
+    assert_eq!(status("/v1/chat/completions", &chat_body(&"x".repeat(5000), 1, "")), 400);
+    assert_eq!(status("/nothing", ""), 404);
+    assert_eq!(engine.get("/v1/models").json()["data"].as_array().unwrap().len(), 2);
+    let embedding = engine.post("/v1/embeddings", "", r#"{"model":"a","input":["abcd","efgh"]}"#).json();
+    assert_eq!(embedding["usage"]["prompt_tokens"], 2);
+    // What is no request is counted, answered and closed.
+    let mut client = engine.connect();
+    client.send("POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc");
+    assert!(client.rest().unwrap().starts_with("HTTP/1.1 400"));
+    assert_eq!(engine.journal()["malformed"], 1);
+    // Asleep it generates nothing.
+    engine.post("/sleep", "", "");
+    assert_eq!(engine.get("/is_sleeping").json()["is_sleeping"], true);
+    assert_eq!(status("/v1/chat/completions", &chat_body("x", 1, "")), 503);
+    engine.post("/wake_up", "", "");
+    assert_eq!(status("/v1/chat/completions", &chat_body("x", 1, "")), 200);
+}
+
+#[test]
+fn a_client_that_leaves_is_seen_at_once_and_its_work_ends() {
+    let engine = Engine::start("--prefill-tokens-per-s 100 --decode-tokens-per-s 1");
+    // The first prefills for seconds, the second waits behind it; a third streams nothing yet either.
+    let mut clients: Vec<Client> = Vec::new();
+    for (n, extra) in ["", r#","stream":true"#].iter().enumerate() {
+        let mut client = engine.connect();
+        client.send(&chat(&format!("X-Tag: c{n}\r\n"), &"p".repeat(2000), extra));
+        clients.push(client);
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let before = engine.journal();
+    assert_eq!((before["running"].as_u64(), before["waiting"].as_u64()), (Some(1), Some(1)));
+    let left = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64() * 1000.0;
+    drop(clients);
+    std::thread::sleep(Duration::from_millis(50));
+    let after = engine.journal();
+    assert_eq!(
+        (after["running"].as_u64(), after["waiting"].as_u64(), after["aborted"].as_u64()),
+        (Some(0), Some(0), Some(2))
+    );
+    for abort in after["aborts"].as_array().unwrap() {
+        assert!(abort["seen_unix_ms"].as_f64().unwrap() - left < 50.0, "{abort}");
+    }
+}
+
+#[test]
+fn many_slow_streams_run_side_by_side() {
+    let engine = Engine::start("--decode-tokens-per-s 20");
+    let start = Instant::now();
+    let mut clients: Vec<Client> = (0..500).map(|_| engine.connect()).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send(&chat(&format!("X-Tag: s{n}\r\n"), "slow", r#","stream":true"#));
+    }
+    for (n, client) in clients.iter_mut().enumerate() {
+        let response = client.response().unwrap();
+        assert_eq!(
+            response.events()[1]["choices"][0]["delta"]["content"].as_str().unwrap()[..3],
+            format!("[s{n}] ")[..3]
+        );
+        assert!(response.text().contains(&format!("[s{n}] ")));
+    }
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(340) && took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn an_answer_that_nobody_reads_takes_no_memory() {
+    let engine = Engine::start("");
+    let clients: Vec<Client> = (0..20)
+        .map(|n| {
+            let mut client = engine.connect();
+            let stream = if n % 2 == 0 { "" } else { r#","stream":true"# };
+            client.send(&post("/v1/chat/completions", "", &chat_body("big", 50_000_000, stream)));
+            client
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(engine.journal()["running"], 20);
+    assert!(engine.resident_kb() < 40_000, "{} KB", engine.resident_kb());
+    drop(clients);
+}
+
+#[test]
+fn a_large_answer_has_the_announced_length() {
+    let engine = Engine::start("");
+    let response = engine.post("/v1/chat/completions", "X-Tag: big\r\n", &chat_body("big", 1_000_000, ""));
+    let content = response.json()["choices"][0]["message"]["content"].as_str().unwrap().len();
+    assert_eq!(content, 4_000_000 + "[big] ".len());
+}
+
+#[test]
+fn idle_connections_are_closed_after_their_time() {
+    let engine = Engine::start("--keep-alive-s 0.3");
+    let mut client = engine.connect();
+    assert_eq!(client.exchange("GET /health HTTP/1.1\r\n\r\n").status, 200);
+    let start = Instant::now();
+    assert_eq!(client.rest().unwrap(), "");
+    assert!(start.elapsed() > Duration::from_millis(250) && start.elapsed() < Duration::from_millis(1500));
+}

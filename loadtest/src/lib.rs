@@ -1,7 +1,9 @@
 //! Tools that stand on both sides of an LLM router.
 //!
 //! - [`engine`]: fake engines that speak OpenAI's API, keep a real block prefix cache and misbehave on demand.
+//! - [`load`]: an open-loop client that replays conversations and reports what they met.
 //!
 //! The tools know nothing of the router: whatever they show about it, they show of any HTTP proxy in its place.
 
 pub mod engine;
+pub mod load;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use trieway_loadtest::engine;
+use trieway_loadtest::{engine, load};
 
 #[derive(Parser)]
 #[command(name = "trieway-loadtest", version, about = "Fake LLM engines and load for trying out LLM routers")]
@@ -16,11 +16,14 @@ struct Cli {
 enum Tool {
     /// Run fake OpenAI-style engines with a real block prefix cache
     Engine(engine::Options),
+    /// Replay conversations against a server and report latency, cache hits and errors
+    Load(load::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().tool {
         Tool::Engine(options) => engine::run(options),
+        Tool::Load(options) => load::run(&options),
     };
     match outcome {
         Ok(code) => code,

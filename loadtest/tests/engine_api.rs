@@ -1,5 +1,7 @@
 //! What an engine answers, as a client of vLLM would see it.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
 mod support;
 
 use std::time::{Duration, Instant};

@@ -83,7 +83,7 @@ impl Server {
         }
         for index in 0..server.doors.len() {
             if matches!(options.fault, Some(Fault::Refuse | Fault::Deaf)) {
-                server.change_door(index, options.fault)?;
+                server.change_door(index, options.fault, None)?;
             }
         }
         Ok(server)
@@ -178,7 +178,8 @@ impl Server {
                 }
             }
             if !self.engines[index].fault_orders.is_empty() {
-                self.obey(index);
+                self.obey(index, id);
+                self.work.push(id);
             }
         }
     }
@@ -192,6 +193,10 @@ impl Server {
                 exchange::abandon(conn, engine, now);
             }
             let wake = exchange::advance(conn, engine, now);
+            if !engine.fault_orders.is_empty() {
+                // The order is carried out before its answer is sent.
+                return;
+            }
             let had_output = !conn.output.is_empty();
             let drip = conn.flush(now);
             if conn.resume() {
@@ -263,28 +268,29 @@ impl Server {
         self.engines[conn.engine].journal.open -= 1;
     }
 
-    /// Carries out what /debug/fault asked for.
-    fn obey(&mut self, index: usize) {
+    /// Carries out what /debug/fault asked for, on connection `by`.
+    fn obey(&mut self, index: usize, by: ConnId) {
         for (port, fault) in std::mem::take(&mut self.engines[index].fault_orders) {
             if let Some(target) = self.doors.iter().position(|door| door.port() == port) {
                 self.engines[target].fault = fault;
-                if let Err(error) = self.change_door(target, fault) {
+                if let Err(error) = self.change_door(target, fault, Some(by)) {
                     eprintln!("trieway-loadtest: port {port}: {error}");
                 }
             }
         }
     }
 
-    /// Opens or closes an engine's door as its fault wants it. Closing ends its connections too, as a crash would.
-    fn change_door(&mut self, index: usize, fault: Option<Fault>) -> io::Result<()> {
+    /// Opens or closes an engine's door as its fault wants it. Closing ends its connections too, as a crash would,
+    /// but for `spared`, which gets an answer.
+    fn change_door(&mut self, index: usize, fault: Option<Fault>, spared: Option<ConnId>) -> io::Result<()> {
         let door = &mut self.doors[index];
         let (closed, deaf) = (fault == Some(Fault::Refuse), fault == Some(Fault::Deaf));
         if closed {
             door.listener = None;
             let now = Instant::now();
             let engine = &mut self.engines[index];
-            let crashed: Vec<usize> =
-                self.conns.iter().filter(|(_, conn)| conn.engine == index).map(|(key, _)| key).collect();
+            let hit = |conn: &Conn| conn.engine == index && Some(conn.id) != spared;
+            let crashed: Vec<usize> = self.conns.iter().filter(|(_, conn)| hit(conn)).map(|(key, _)| key).collect();
             for key in &crashed {
                 exchange::abandon(&mut self.conns[*key], engine, now);
             }

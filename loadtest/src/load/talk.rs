@@ -1,0 +1,40 @@
+//! One conversation from its first turn to its last.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::plan::Plan;
+use super::stats::Stats;
+
+/// Runs conversation `index` of the plan. A turn that fails ends it: what would follow has no answer to build on.
+pub(crate) async fn run(index: usize, start: Instant, plan: Rc<Plan>, client: Rc<Client>, stats: Rc<RefCell<Stats>>) {
+    let mut messages: Vec<Value> = Vec::new();
+    if !plan.system.is_empty() {
+        messages.push(json!({"role": "system", "content": plan.system}));
+    }
+    let mut engines = Vec::new();
+    let mut intended = start + plan.starts[index];
+    for turn in 0..plan.turns {
+        messages.push(json!({"role": "user", "content": plan.message(index, turn)}));
+        tokio::time::sleep_until(intended.into()).await;
+        match client.chat(&messages, intended).await {
+            Ok(sample) => {
+                stats.borrow_mut().answer(turn, &sample);
+                engines.extend(sample.engine);
+                messages.push(json!({"role": "assistant", "content": sample.text}));
+            }
+            Err(kind) => {
+                let mut stats = stats.borrow_mut();
+                stats.error(kind);
+                stats.skipped += (plan.turns - turn - 1) as u64;
+                break;
+            }
+        }
+        intended = Instant::now() + plan.pause(index, turn);
+    }
+    stats.borrow_mut().conversation(&engines);
+}

@@ -54,7 +54,7 @@ fn why_unhealthy(plane: &Plane) -> Option<&'static str> {
     let fleet = &plane.shared.fleet;
     let snapshot = fleet.snapshot().load();
     let reachable = |member| !fleet.load(snapshot.backend(member).slot).is_unreachable();
-    (!snapshot.any.usable.iter().copied().any(reachable)).then_some("no backend is usable")
+    (!snapshot.served(None).usable.iter().copied().any(reachable)).then_some("no backend is usable")
 }
 
 async fn metrics(State(plane): State<Arc<Plane>>) -> Response {

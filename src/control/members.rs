@@ -64,7 +64,7 @@ impl Member {
             slot,
             identity: xxh3_64(name.as_bytes()),
             name,
-            addresses: Vec::new(),
+            addresses: spec.url.literal_address().into_iter().collect(),
             models: named(&spec.models),
             models_at: None,
             health: Health::new(!spec.models.is_empty(), interval),

@@ -17,13 +17,15 @@ use super::plane::Plane;
 use crate::config::from_args;
 use crate::fleet::snapshot;
 use crate::shared::Shared;
-use crate::trie::Trie;
+use crate::trie;
 
 /// The shared state of a router with one worker and this command line.
 pub(super) fn shared(line: &str) -> &'static Shared {
     let words = std::iter::once("trieway").chain(line.split_whitespace()).chain(["--workers", "1"]);
     let args: Vec<String> = words.map(str::to_owned).collect();
-    Box::leak(Box::new(Shared::new(from_args(&args).expect("valid"), Trie::default(), "none".to_owned(), "epoll")))
+    let options = trie::Options { memory_bytes: trie::MIN_MEMORY_BYTES, slots: crate::config::MAX_BACKENDS };
+    let trie = trie::Trie::new(&options).expect("valid");
+    Box::leak(Box::new(Shared::new(from_args(&args).expect("valid"), trie, "none".to_owned(), "epoll")))
 }
 
 pub(super) fn plane(line: &str) -> Arc<Plane> {

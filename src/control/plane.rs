@@ -6,6 +6,7 @@
 //! Order at a return: first the old process' marks are void, then the workers see the backend as up, then the mark that it
 //! is unreachable is cleared. No worker can so send a prompt by a mark that the old process left.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -79,6 +80,20 @@ impl Plane {
             key: self.shared.config.backend_api_key.clone(),
             timeout: self.shared.config.health.as_ref().map_or(DEFAULT_TIMEOUT, |health| health.timeout),
         }
+    }
+
+    /// Takes in where a backend is to be reached.
+    pub(super) fn record_addresses(&self, slot: u16, found: &[SocketAddr]) {
+        let mut members = self.members();
+        let Some(member) = members.get_mut(slot) else { return };
+        if found == member.addresses {
+            return;
+        }
+        if !member.addresses.is_empty() && !watch::same_set(found, &member.addresses) {
+            tracing::info!("backend {} is at other addresses now: {found:?}", member.name);
+        }
+        member.addresses = found.to_vec();
+        members.publish(self.shared);
     }
 
     /// Takes in what a round of probing found out.

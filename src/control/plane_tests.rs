@@ -51,8 +51,20 @@ async fn models_are_learnt_before_a_backend_is_up() {
 async fn named_models_are_up_at_once_and_down_when_probes_say_so() {
     let plane = plane(&format!("--static-backends http://127.0.0.1:1 --static-models s {FAST}"));
     assert_eq!((state(&plane), models(&plane)), (State::Up, vec!["s".to_owned()]));
+    assert_eq!(plane.shared.fleet.snapshot().load().any.usable.len(), 1, "it takes requests before any probe");
     until("down", || state(&plane) == State::Down).await;
     assert_eq!(last_error(&plane), "connection refused");
+}
+
+#[tokio::test]
+async fn a_name_is_looked_up_and_the_address_that_answers_comes_first() {
+    let engine = Engine::start().await;
+    let plane = plane(&format!("--static-backends http://localhost:{} {FAST}", engine.address.port()));
+    until("up", || state(&plane) == State::Up).await;
+    assert_eq!(plane.shared.fleet.snapshot().load().backends[0].addresses[0], engine.address);
+    let unknown = self::plane(&format!("--static-backends http://no-such-host.invalid:80 {FAST}"));
+    until("down", || state(&unknown) == State::Down).await;
+    assert!(last_error(&unknown).contains("no-such-host.invalid"), "{}", last_error(&unknown));
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! For the tests of this room: a router's shared state without workers, and an engine to probe.
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net as unix;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,6 +51,22 @@ pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("still not: {what}");
+}
+
+/// Status and body of a request on the control socket of this name.
+pub(super) async fn ask_socket(name: &str, method: &str, path: &str) -> (u16, String) {
+    let address = unix::SocketAddr::from_abstract_name(name).expect("a name");
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let ask = move || {
+        let mut stream = unix::UnixStream::connect_addr(&address).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("takes the request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answers");
+        answer
+    };
+    let answer = tokio::task::spawn_blocking(ask).await.expect("no panic");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head[9..12].parse().expect("a status"), body.to_owned())
 }
 
 /// What the engine answers, and what it saw.

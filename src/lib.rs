@@ -6,13 +6,20 @@
 //! data (sockets) → http (bytes → head, framing) → prompt (body → key) → trie (key → who holds it) → route (which backend)
 //! ```
 //!
-//! `control` is the second plane: configuration, health, models, metrics, signals. `fleet` and `metrics` are the plain
-//! state in which the two planes meet.
+//! `control` is the second plane: health, models, metrics, signals. `shared`, with `fleet` and `metrics`, is the plain state
+//! in which the two planes meet.
 //!
-//! **Layer rule.** Imports go only downwards: `main` → `control`, `data` → `route`, `fleet`, `metrics` → `trie`, `prompt`,
-//! `http` → `config`, std. `http`, `prompt`, `trie` and `route` know no sockets, no clock and no sibling. `tests/tidy.rs`
-//! checks it.
+//! **Layer rule.** Imports go only downwards: `main` → `control`, `data` → `shared` → `fleet`, `metrics` → `route`, `trie`,
+//! `prompt`, `http` → `config`, std. `http`, `prompt`, `trie` and `route` know no sockets, no clock and no sibling.
+//! `tests/tidy.rs` checks it.
 
+pub mod config;
+pub mod control;
+pub mod data;
+pub mod fleet;
 pub mod http;
+pub mod metrics;
 pub mod prompt;
+pub mod route;
+pub mod shared;
 pub mod trie;

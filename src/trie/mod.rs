@@ -1,1 +1,205 @@
-//! The lock-free hash trie from prompt prefixes to backends; no IO.
+//! The lock-free hash trie from prompt prefixes to the backends that probably hold them; no IO, no clock, no threads.
+//!
+//! A key is a sequence of chained chunk hashes, each naming the whole prefix up to it. A node is a run of up to
+//! [`node::MAX_RUN`] consecutive hashes with, for each backend that holds some of it, a mark: how many of its chunks,
+//! and when on that backend's byte clock. Because a hash names its whole prefix, the node that goes on after any chunk
+//! is found in one flat table by the next hash alone: other runs can branch off the middle of a run, and since each
+//! mark carries its own length, a run is never split.
+
+mod check;
+mod evict;
+mod holders;
+mod insert;
+mod ledger;
+mod mark;
+mod matches;
+mod node;
+mod slots;
+mod sync;
+mod table;
+#[cfg(test)]
+mod tests;
+#[doc(hidden)]
+pub mod twin;
+
+use std::fmt;
+use std::sync::Arc;
+
+use ledger::Ledger;
+use slots::Slots;
+use sync::{AtomicU32, Ordering, pin};
+use table::Table;
+
+pub use check::Checked;
+pub use mark::MAX_SLOTS;
+pub use matches::{Match, Matches};
+
+/// The least memory that a trie can be given.
+pub const MIN_MEMORY_BYTES: usize = 1 << 20;
+
+/// The part of the memory that the edge table takes: 1/8, so one edge for each 64 bytes.
+const TABLE_SHARE: usize = 8;
+
+/// A backend in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub slot: u16,
+    pub generation: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Hard limit for everything: table, slots, nodes, and nodes that wait for reclamation. At least
+    /// [`MIN_MEMORY_BYTES`].
+    pub memory_bytes: usize,
+    /// Backend slots, at most [`MAX_SLOTS`]; holders with a higher slot are ignored.
+    pub slots: usize,
+}
+
+/// Why a trie can't be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionsError {
+    MemoryTooSmall { given: usize },
+    TooManySlots { given: usize },
+}
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OptionsError::MemoryTooSmall { given } => {
+                write!(out, "prefix memory of {given} bytes is below the minimum of {MIN_MEMORY_BYTES} bytes")
+            }
+            OptionsError::TooManySlots { given } => {
+                write!(out, "{given} backend slots are more than the maximum of {MAX_SLOTS}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OptionsError {}
+
+/// The figures of a trie. Each is exact on a quiet trie; while others write, they may be apart by what is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub limit_bytes: usize,
+    /// Table, slots and nodes, including those that wait for reclamation.
+    pub used_bytes: usize,
+    /// The part of `used_bytes` that waits for reclamation.
+    pub backlog_bytes: usize,
+    pub nodes: usize,
+    /// Chunk hashes in all nodes.
+    pub chunks: usize,
+    /// Calls of insert with a current generation.
+    pub inserts: u64,
+    /// Calls of insert with an old generation, which did nothing.
+    pub void_inserts: u64,
+    /// Calls of insert that left out some of the key, for want of memory or because they lost too many races.
+    pub refused_inserts: u64,
+    /// Nodes that were taken out to make room.
+    pub evicted_nodes: u64,
+    /// Nodes that were taken out because no backend held them any more.
+    pub swept_nodes: u64,
+}
+
+/// See the module's page. One trie is shared by all workers; every method may be called from any thread at any time.
+pub struct Trie {
+    table: Table,
+    slots: Slots,
+    ledger: Arc<Ledger>,
+    /// Buckets that a tick should still visit, and the next of them.
+    sweep_owed: AtomicU32,
+    sweep_next: AtomicU32,
+}
+
+impl Trie {
+    pub fn new(options: &Options) -> Result<Trie, OptionsError> {
+        if options.memory_bytes < MIN_MEMORY_BYTES {
+            return Err(OptionsError::MemoryTooSmall { given: options.memory_bytes });
+        }
+        if options.slots > MAX_SLOTS {
+            return Err(OptionsError::TooManySlots { given: options.slots });
+        }
+        let buckets = options.memory_bytes / TABLE_SHARE / Table::bytes(1);
+        Ok(Trie::with_table(buckets.min(u32::MAX as usize), options.memory_bytes, options.slots))
+    }
+
+    fn with_table(buckets: usize, limit: usize, slots: usize) -> Trie {
+        let fixed = size_of::<Trie>() + Table::bytes(buckets) + Slots::bytes(slots);
+        Trie {
+            table: Table::new(buckets),
+            slots: Slots::new(slots),
+            ledger: Arc::new(Ledger::new(limit, fixed)),
+            sweep_owed: AtomicU32::new(0),
+            sweep_next: AtomicU32::new(0),
+        }
+    }
+
+    /// Fills `found` with how many leading chunks of `key` each backend holds.
+    pub fn lookup(&self, key: &[u64], found: &mut Matches) {
+        found.clear();
+        let guard = pin();
+        let mut start = 0;
+        while let Some(edge) = key.get(start).and_then(|&hash| self.table.find(hash, &guard)) {
+            let matched = common(edge.node.run(), &key[start..]);
+            if !found.advance(start as u32, matched as u32, edge.node.marks(), &self.slots) {
+                break;
+            }
+            start += matched;
+        }
+    }
+
+    /// The generation that marks of `slot` must have to be valid; 0 for a slot that does not exist.
+    pub fn generation(&self, slot: u16) -> u16 {
+        self.slots.generation(slot).unwrap_or(0)
+    }
+
+    /// Voids every mark of `slot`, and returns the generation for marks from now on.
+    ///
+    /// O(1), except that one raise in 32,768 of a slot first clears all void marks, so that none of them can come back
+    /// to life when the generation comes round. An insert would have to sleep through 32,767 raises to escape that.
+    pub fn raise(&self, slot: u16) -> u16 {
+        if self.generation(slot) & 0x7fff == 0x7fff {
+            self.scrub_all();
+        }
+        let raised = self.slots.raise(slot).unwrap_or(0);
+        self.sweep_owed.store(self.table.buckets() as u32, Ordering::Relaxed);
+        raised
+    }
+
+    /// Tells how many chunks back the cache of `slot` is believed to reach; see [`Match::fresh`].
+    pub fn set_horizon(&self, slot: u16, chunks: u32) {
+        self.slots.set_horizon(slot, chunks);
+    }
+
+    /// Housekeeping, to be called by every worker now and then (every 100 ms, say): hands this thread's garbage to the
+    /// reclaimer, and sweeps a little after a raise.
+    pub fn tick(&self) {
+        self.sweep_some();
+        pin().flush();
+    }
+
+    pub fn stats(&self) -> Stats {
+        let ledger = &self.ledger;
+        Stats {
+            limit_bytes: ledger.limit(),
+            used_bytes: ledger.used(),
+            backlog_bytes: ledger.backlog(),
+            nodes: ledger.nodes.load(Ordering::Relaxed),
+            chunks: ledger.chunks.load(Ordering::Relaxed),
+            inserts: self.slots.inserts(),
+            void_inserts: ledger.void.load(Ordering::Relaxed),
+            refused_inserts: ledger.refused.load(Ordering::Relaxed),
+            evicted_nodes: ledger.evicted.load(Ordering::Relaxed),
+            swept_nodes: ledger.swept.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How many leading chunks two sequences share.
+fn common(run: &[u64], rest: &[u64]) -> usize {
+    let length = run.len().min(rest.len());
+    let (run, rest) = (&run[..length], &rest[..length]);
+    // Whole blocks first: comparing eight words at once is a few vector instructions.
+    let blocks = run.chunks_exact(8).zip(rest.chunks_exact(8)).take_while(|(a, b)| a == b).count() * 8;
+    blocks + run[blocks..].iter().zip(&rest[blocks..]).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,160 @@
+//! Configuration: the only room that knows flags, environment variables and defaults.
+//!
+//! `cli` turns the command line and the environment into a validated, plain [`Config`]; everything else reads that. A
+//! value that is here has been checked: no other room validates configuration or knows a default.
+
+mod cli;
+mod size;
+mod unsupported;
+mod url;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use cli::{Failure, command, from_args};
+pub use size::parse_size;
+pub use url::{BackendUrl, UrlError};
+
+/// How many backends the router can know at a time.
+pub const MAX_BACKENDS: usize = 512;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: Listen,
+    /// Accepted path prefix, without a slash at its end; empty when there is none.
+    pub root_path: String,
+    pub workers: usize,
+    pub io: IoMode,
+    pub backends: Vec<StaticBackend>,
+    /// Alias → model.
+    pub aliases: Vec<(String, String)>,
+    pub health: Option<HealthChecks>,
+    pub routing: Routing,
+    pub request_stats_window: Duration,
+    pub engine_stats_interval: Duration,
+    pub failover_attempts: usize,
+    pub times: Times,
+    pub max_head_bytes: usize,
+    pub max_body_bytes: usize,
+    pub max_connections: usize,
+    pub allow_half_close: bool,
+    pub preserve_host: bool,
+    pub api_key: Option<Secret>,
+    pub backend_api_key: Option<Secret>,
+    pub log: Log,
+}
+
+/// A value that must not be printed: `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Tcp { host: IpAddr, port: u16 },
+    Unix(PathBuf),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum IoMode {
+    /// io_uring where the kernel allows it, else epoll.
+    Auto,
+    /// io_uring, or refuse to start.
+    Uring,
+    Epoll,
+}
+
+/// One backend as the command line names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticBackend {
+    pub url: BackendUrl,
+    /// Empty: asked from the backend's `/v1/models`.
+    pub models: Vec<String>,
+    pub model_type: Option<ModelType>,
+    pub label: Option<String>,
+}
+
+/// What a backend serves; decides how it is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ModelType {
+    Chat,
+    Completion,
+    Embeddings,
+    Rerank,
+    Score,
+    Transcription,
+    Vision,
+    Messages,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthChecks {
+    pub interval: Duration,
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Policy {
+    /// The longest known prefix wins; short and unknown prompts go to the backend with the lowest QPS.
+    Prefixaware,
+    /// Strict alternation.
+    Roundrobin,
+    /// The same session, the same backend (see --session-key).
+    Session,
+    /// The fewest prompt bytes and requests in flight.
+    Leastload,
+}
+
+#[derive(Clone, Debug)]
+pub struct Routing {
+    pub policy: Policy,
+    pub prefix_min_match_bytes: u64,
+    pub prefix_chunk_bytes: usize,
+    pub prefix_memory_bytes: usize,
+    pub session_key: Option<String>,
+}
+
+/// Every time limit of the wire. Zero is not allowed for any of them.
+#[derive(Clone, Debug)]
+pub struct Times {
+    pub client_head: Duration,
+    pub client_body_progress: Duration,
+    pub client_idle: Duration,
+    pub client_write_stall: Duration,
+    pub connect: Duration,
+    pub first_byte: Duration,
+    pub between_bytes: Duration,
+    pub upstream_idle: Duration,
+    pub drain: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    pub level: LogLevel,
+    pub format: LogFormat,
+    /// Period of the table of per-backend figures, when it is on.
+    pub stats_interval: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogLevel {
+    Trace,
+    Debug,
+    Info,
+    #[value(alias = "warn")]
+    Warning,
+    #[value(alias = "critical")]
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}

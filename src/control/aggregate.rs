@@ -1,0 +1,52 @@
+//! The short period: sums the workers' arrivals, notices backends that they could not reach, and tells failed requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::error_log::ErrorLog;
+use super::figures;
+use super::plane::Plane;
+
+const PERIOD: Duration = Duration::from_millis(100);
+/// Periods from one look at the failed requests to the next: a second.
+const ERRORS_EVERY: u32 = 10;
+
+pub(super) async fn run(plane: Arc<Plane>) {
+    let mut period = interval(PERIOD);
+    period.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut errors = ErrorLog::default();
+    let mut round: u32 = 0;
+    loop {
+        period.tick().await;
+        sum_arrivals(&plane);
+        notice_marks(&plane);
+        round = round.wrapping_add(1);
+        if round.is_multiple_of(ERRORS_EVERY) {
+            tell_errors(&plane, &mut errors);
+        }
+    }
+}
+
+fn sum_arrivals(plane: &Plane) {
+    let now_ms = plane.now_ms();
+    for member in plane.members().iter_mut() {
+        plane.shared.fleet.arrivals.aggregate(member.slot, &mut member.window, now_ms);
+    }
+}
+
+fn notice_marks(plane: &Plane) {
+    let slots: Vec<u16> = plane.members().iter().map(|member| member.slot).collect();
+    for slot in slots {
+        plane.notice_unreachable(slot, Instant::now());
+    }
+}
+
+fn tell_errors(plane: &Plane, errors: &mut ErrorLog) {
+    let members = plane.members();
+    let servers = figures::by_server(&figures::by_pair(&plane.shared.shards, members.lanes()));
+    for failed in errors.since_last(servers.iter().map(|(server, totals)| (*server, totals))) {
+        failed.log();
+    }
+}

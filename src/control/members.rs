@@ -1,0 +1,181 @@
+//! The list of backends: who is known, in which slot, and what is known of each.
+//!
+//! It must not know how any of it is found out. A backend keeps its slot as long as it is a member; a slot that was given
+//! up is taken again last, so that what still runs under it has ended by then. Whatever changes here is seen by the workers
+//! only once `publish` has swapped the snapshot.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::engine_stats::{EngineStats, ProcessMarks};
+use super::health::Health;
+use super::lanes::Lanes;
+use super::models::{Models, named};
+use crate::config::StaticBackend;
+use crate::fleet::arrivals::Window;
+use crate::fleet::snapshot::{Backend, Snapshot};
+use crate::shared::Shared;
+
+/// Between two rounds of learning, when there are no health checks to set the pace.
+const UNPROBED_INTERVAL: Duration = Duration::from_secs(5);
+
+pub(super) struct Member {
+    pub(super) slot: u16,
+    pub(super) spec: StaticBackend,
+    /// The URL's text: label, log lines.
+    pub(super) name: String,
+    pub(super) identity: u64,
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) models: Models,
+    /// When the engine last told its models.
+    pub(super) models_at: Option<Instant>,
+    pub(super) health: Health,
+    /// It has no `/health`: its model list is asked for instead.
+    pub(super) lacks_health: bool,
+    pub(super) next_probe: Instant,
+    /// Wakes the prober when `next_probe` moved.
+    pub(super) wake: Arc<Notify>,
+    /// When a worker's mark was noticed last: a probe that began before it proves nothing.
+    pub(super) unreachable_at: Option<Instant>,
+    /// Without health checks: when a worker's mark is cleared.
+    pub(super) paused_until: Option<Instant>,
+    pub(super) last_error: Option<String>,
+    pub(super) window: Window,
+    pub(super) since: Instant,
+    pub(super) engine: Option<EngineStats>,
+    pub(super) marks: ProcessMarks,
+    pub(super) restarts: u64,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Member {
+    fn new(spec: &StaticBackend, slot: u16, shared: &Shared, now: Instant, now_ms: u64) -> Self {
+        let name = spec.url.to_string();
+        let window_ms = u64::try_from(shared.config.request_stats_window.as_millis()).unwrap_or(u64::MAX);
+        let interval = shared.config.health.as_ref().map_or(UNPROBED_INTERVAL, |health| health.interval);
+        Member {
+            slot,
+            identity: xxh3_64(name.as_bytes()),
+            name,
+            addresses: Vec::new(),
+            models: named(&spec.models),
+            models_at: None,
+            health: Health::new(!spec.models.is_empty(), interval),
+            lacks_health: false,
+            next_probe: now,
+            wake: Arc::new(Notify::new()),
+            unreachable_at: None,
+            paused_until: None,
+            last_error: None,
+            window: Window::new(window_ms, shared.fleet.arrivals.total(slot), now_ms),
+            since: now,
+            engine: None,
+            marks: ProcessMarks::default(),
+            restarts: 0,
+            tasks: Vec::new(),
+            spec: spec.clone(),
+        }
+    }
+
+    pub(super) fn own_task(&mut self, task: AbortHandle) {
+        self.tasks.push(task);
+    }
+
+    pub(super) fn model_names(&self) -> Vec<String> {
+        self.models.keys().cloned().collect()
+    }
+
+    fn backend(&self) -> Backend {
+        Backend {
+            slot: self.slot,
+            url: self.spec.url.clone(),
+            name: self.name.clone(),
+            authority: self.spec.url.authority(),
+            addresses: self.addresses.clone(),
+            models: self.model_names(),
+            model_type: self.spec.model_type,
+            label: self.spec.label.clone(),
+            state: self.health.state(),
+            identity: self.identity,
+        }
+    }
+}
+
+pub(super) struct Members {
+    list: Vec<Member>,
+    /// Slots that no member has; the one that was given up last is at the end.
+    free: VecDeque<u16>,
+    lanes: Lanes,
+}
+
+impl Members {
+    pub(super) fn new(slots: usize) -> Self {
+        let slots = u16::try_from(slots).unwrap_or(u16::MAX);
+        Members { list: Vec::new(), free: (0..slots).collect(), lanes: Lanes::default() }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.list.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.list.iter_mut()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u16) -> Option<&mut Member> {
+        self.list.iter_mut().find(|member| member.slot == slot)
+    }
+
+    pub(super) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    /// Makes the list what `wanted` says: members that stay keep their slot and all that is known of them, the others are
+    /// gone with their marks. Returns the slots of those that came. Those without a free slot are left out, with a log line.
+    pub(super) fn set(&mut self, wanted: &[StaticBackend], shared: &Shared, now: Instant, now_ms: u64) -> Vec<u16> {
+        let (stay, leave): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.list).into_iter().partition(|member| wanted.contains(&member.spec));
+        self.list = stay;
+        for member in leave {
+            self.release(&member, shared);
+        }
+        let mut came = Vec::new();
+        for spec in wanted {
+            if self.list.iter().any(|member| member.spec == *spec) {
+                continue;
+            }
+            let Some(slot) = self.free.pop_front() else {
+                tracing::error!("backend {} is left out: {} backends are the limit", spec.url, shared.fleet.slots());
+                continue;
+            };
+            shared.fleet.load(slot).set_unreachable(false);
+            self.list.push(Member::new(spec, slot, shared, now, now_ms));
+            came.push(slot);
+        }
+        came
+    }
+
+    fn release(&mut self, member: &Member, shared: &Shared) {
+        for task in &member.tasks {
+            task.abort();
+        }
+        shared.trie.raise(member.slot);
+        self.free.push_back(member.slot);
+        tracing::info!("backend {} is removed", member.name);
+    }
+
+    /// Shows the workers what is known now.
+    pub(super) fn publish(&mut self, shared: &Shared) {
+        let backends = self.list.iter().map(|member| Arc::new(member.backend())).collect();
+        let lanes = &mut self.lanes;
+        let snapshot = Snapshot::new(backends, &shared.config.aliases, |server, model| lanes.number(server, model));
+        shared.fleet.publish(snapshot);
+    }
+}

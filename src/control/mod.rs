@@ -1,0 +1,87 @@
+//! The control plane: one thread, tokio, everything that may wait.
+//!
+//! It owns the list of backends and says what is known of them: `watch` probes each one, `health` turns probe results into
+//! states, `members` keeps the list and publishes it as a fleet snapshot. `scrape` reads the engines' own metrics,
+//! `aggregate` sums the workers' arrivals, `admin` answers the router's own paths on a unix socket, `drain` ends it all.
+//!
+//! It must not know how a request is relayed: it meets the workers only in `shared`. It never touches a load counter.
+//! Everything mutable lives in [`plane::Plane`], behind one lock that is never held across an `.await`.
+
+mod admin;
+mod aggregate;
+mod drain;
+mod engine_stats;
+mod engines;
+mod error_log;
+mod exposition;
+mod fetch;
+mod figures;
+mod health;
+mod lanes;
+mod logging;
+mod members;
+mod models;
+mod plane;
+mod scrape;
+mod socket;
+mod table;
+#[cfg(test)]
+mod testing;
+mod watch;
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::shared::Shared;
+use plane::Plane;
+use socket::AdminSocket;
+
+pub use drain::ExitReason;
+pub use logging::init_logging;
+
+/// Threads for name lookups, which block. More of them than this wait for one another.
+const LOOKUP_THREADS: usize = 8;
+
+/// The control plane before it runs: its socket is bound, so that its name can be told to the workers.
+pub struct Control {
+    runtime: Runtime,
+    socket: AdminSocket,
+}
+
+impl Control {
+    /// Binds the admin socket and returns its name in the abstract namespace, for [`Shared::control_socket`].
+    ///
+    /// # Errors
+    /// When the kernel refuses the socket or the event loop.
+    pub fn bind() -> io::Result<(Control, String)> {
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUP_THREADS).build()?;
+        let (socket, name) = {
+            let _entered = runtime.enter();
+            AdminSocket::bind()?
+        };
+        Ok((Control { runtime, socket }, name))
+    }
+
+    /// Runs on the calling thread until a signal has asked for the end and the workers' connections have ended, or their
+    /// time is up.
+    pub fn run(self, shared: &'static Shared) -> ExitReason {
+        let Control { runtime, socket } = self;
+        let reason = runtime.block_on(async {
+            let plane = Arc::new(Plane::new(shared));
+            // First of all: from here on a signal drains instead of killing.
+            let signals = drain::signals();
+            plane.set_backends(&shared.config.backends);
+            tokio::spawn(aggregate::run(plane.clone()));
+            tokio::spawn(admin::serve(socket, plane.clone()));
+            if let Some(interval) = shared.config.log.stats_interval {
+                tokio::spawn(table::run(plane.clone(), interval));
+            }
+            drain::wait(shared, signals).await
+        });
+        // A name lookup that hangs must not hold up the exit.
+        runtime.shutdown_background();
+        reason
+    }
+}

@@ -1,0 +1,169 @@
+//! Listening sockets and the accept loop of each worker.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Type};
+
+use super::conn;
+use super::socket::Socket;
+use super::worker::{TICK, Worker};
+use crate::config::Listen;
+use crate::http::head::Version;
+use crate::http::reply::{self, Reply};
+
+const BACKLOG: i32 = 4096;
+
+/// Accepts in a row before the worker's other tasks get their turn.
+const BATCH: usize = 64;
+
+/// Pause when the process or the machine has no descriptor or memory left for another connection.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
+/// One listening socket a worker, and where they listen.
+pub struct Listeners {
+    pub(super) sockets: Vec<socket2::Socket>,
+    /// As a URL or a path.
+    pub shown: String,
+}
+
+/// Starts to listen. The port is refused if any other process listens on it.
+///
+/// # Errors
+/// One line that names the address and what to do.
+pub fn listen(listen: &Listen, workers: usize) -> Result<Listeners, String> {
+    match listen {
+        Listen::Tcp { host, port } => tcp(*host, *port, workers),
+        Listen::Unix(path) => unix(path, workers).map_err(|error| format!("--uds {}: {error}", path.display())),
+    }
+}
+
+fn tcp(host: IpAddr, port: u16, workers: usize) -> Result<Listeners, String> {
+    let refuse = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("--port {port} is in use on {host}: stop what listens there, or choose another port")
+        }
+        io::ErrorKind::AddrNotAvailable => format!("--host {host} is not an address of this machine"),
+        io::ErrorKind::PermissionDenied => {
+            format!("--port {port}: not permitted; ports below 1024 need CAP_NET_BIND_SERVICE")
+        }
+        _ => format!("cannot listen on {}: {error}", SocketAddr::new(host, port)),
+    };
+    // SO_REUSEPORT would let two routers share the port in silence: a socket without it finds the other one.
+    let address = {
+        let probe = bind(SocketAddr::new(host, port), false).map_err(refuse)?;
+        probe.listen(1).map_err(refuse)?;
+        probe.local_addr().map_err(refuse)?.as_socket().ok_or_else(|| format!("cannot listen on {host}"))?
+    };
+    let sockets = (0..workers)
+        .map(|_| {
+            let socket = bind(address, true)?;
+            socket.listen(BACKLOG)?;
+            Ok(socket)
+        })
+        .collect::<io::Result<_>>()
+        .map_err(refuse)?;
+    Ok(Listeners { sockets, shown: format!("http://{address}") })
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn unix(path: &Path, workers: usize) -> io::Result<Listeners> {
+    let address = SockAddr::unix(path)?;
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    if let Err(error) = socket.bind(&address) {
+        let alive = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?.connect(&address).is_ok();
+        if error.kind() != io::ErrorKind::AddrInUse || alive {
+            return Err(error);
+        }
+        std::fs::remove_file(path)?;
+        socket.bind(&address)?;
+    }
+    socket.listen(BACKLOG)?;
+    let sockets = (0..workers).map(|_| socket.try_clone()).collect::<io::Result<_>>()?;
+    Ok(Listeners { sockets, shown: format!("unix:{}", path.display()) })
+}
+
+/// Accepts until the process drains; then empties the queue once more and closes the socket.
+pub(super) async fn run(worker: Rc<Worker>, listener: socket2::Socket) -> io::Result<()> {
+    let mut listener = Socket::new(listener, &worker.deadlines)?;
+    loop {
+        // The wait ends now and then to see whether the process drains; the pending poll stays armed.
+        let _ = monoio::time::timeout(TICK, listener.readable()).await;
+        let draining = worker.draining();
+        let emptied = accept_batch(&worker, &listener).await;
+        if draining && emptied {
+            return Ok(());
+        }
+    }
+}
+
+/// True: nobody waits any more.
+async fn accept_batch(worker: &Rc<Worker>, listener: &Socket) -> bool {
+    for _ in 0..BATCH {
+        match listener.accept() {
+            Ok((socket, address)) => admit(worker, socket, &address),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+            Err(error) if is_exhaustion(&error) => {
+                worker.shard().accept_errors.add(1);
+                monoio::time::sleep(EXHAUSTED_PAUSE).await;
+                return false;
+            }
+            // The connection died before it was taken, or its options could not be set: it alone is lost.
+            Err(_) => worker.shard().accept_errors.add(1),
+        }
+    }
+    false
+}
+
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+fn admit(worker: &Rc<Worker>, socket: socket2::Socket, address: &SockAddr) {
+    if worker.shared.connections.load(Relaxed) >= worker.shared.config.max_connections {
+        return turn_away(worker, &socket);
+    }
+    let address = address.as_socket().map(|address| address.ip().to_canonical().to_string()).unwrap_or_default();
+    match Socket::new(socket, &worker.deadlines) {
+        Ok(socket) => {
+            monoio::spawn(conn::serve(Rc::clone(worker), socket, address));
+        }
+        Err(_) => worker.shard().accept_errors.add(1),
+    }
+}
+
+/// Answers at once that there are too many connections; what the socket does not take is lost.
+fn turn_away(worker: &Worker, mut socket: &socket2::Socket) {
+    worker.shard().refused[1].add(1);
+    let mut out = Vec::new();
+    let limit = worker.shared.config.max_connections;
+    reply::error(
+        &mut out,
+        &Reply {
+            status: 503,
+            kind: "server_error",
+            code: "too_many_connections",
+            message: &format!("the router has {limit} connections open, its limit (--max-connections); try again"),
+            request_id: b"",
+            retry_after_s: Some(1),
+            keep_alive: false,
+            head_only: false,
+            version: Version::Http11,
+        },
+    );
+    let _ = socket.write(&out);
+}

@@ -1,0 +1,294 @@
+//! One backend's turn at a request: connect, send, read the answer's head, relay it.
+//!
+//! A connection from the pool may have been closed by the backend just now. When such a one ends before any byte of an
+//! answer, the request is sent once more on a fresh connection to the same backend. Nothing else is ever sent twice.
+
+use std::future::{Future, poll_fn};
+use std::io::IoSlice;
+use std::pin::pin;
+use std::task::Poll;
+
+use super::buffer::{Buffer, SMALL};
+use super::client::Client;
+use super::exchange::Observer;
+use super::failure::Failure;
+use super::lease::Scratch;
+use super::relay::{self, Answer};
+use super::request::{Request, Seen};
+use super::socket::Got;
+use super::upstream::{ConnectFailure, Target, Upstream};
+use crate::http::forward::{self, OutFraming, RequestOut, ResponseOut};
+use crate::http::framing::{self, ResponseBody, ResponseFraming};
+use crate::http::head::parse_response;
+use crate::metrics::shard::ErrorKind;
+
+pub(super) struct Attempt<'a> {
+    pub(super) target: Target<'a>,
+    pub(super) request: &'a Request,
+    pub(super) seen: Seen,
+    /// `None` for the control plane.
+    pub(super) observer: Option<Observer<'a>>,
+}
+
+pub(super) struct Outcome {
+    pub(super) status: u16,
+    pub(super) keep_alive: bool,
+}
+
+pub(super) enum Trouble {
+    /// No connection: nothing was started.
+    Connect(ErrorKind, String),
+    Failure(Failure),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Trouble::Failure(failure)
+    }
+}
+
+/// How a backend can let an attempt down before its answer begins.
+enum Fault {
+    /// The connection ended without a byte.
+    Dead,
+    Failure(Failure),
+}
+
+impl<F: Into<Failure>> From<F> for Fault {
+    fn from(failure: F) -> Self {
+        Fault::Failure(failure.into())
+    }
+}
+
+/// An answer whose head has been read.
+struct Begun {
+    head_len: usize,
+    framing: ResponseFraming,
+    /// The request was sent to its end.
+    sent_whole: bool,
+}
+
+impl Attempt<'_> {
+    /// Runs to the end of the answer.
+    pub(super) async fn run(&mut self, client: &mut Client, scratch: &mut Scratch) -> Result<Outcome, Trouble> {
+        let mut upstream = match Upstream::pooled(&client.worker, self.target) {
+            Some(pooled) => pooled,
+            None => self.connect(client).await?,
+        };
+        let mut answer = Buffer::new(&client.worker.blocks, SMALL);
+        loop {
+            let reused = upstream.reused;
+            if let (true, Some(observer)) = (reused, &self.observer) {
+                observer.lane.reuses.add(1);
+            }
+            match self.dispatch(client, scratch, &mut upstream, &mut answer).await {
+                Ok(begun) => {
+                    return self.finish(client, scratch, upstream, answer, begun).await.map_err(Trouble::Failure);
+                }
+                Err(Fault::Dead) if reused => upstream = self.connect(client).await?,
+                Err(Fault::Dead) => {
+                    return Err(Failure::Upstream(
+                        ErrorKind::Broken,
+                        self.describe("closed the connection before it answered"),
+                    )
+                    .into());
+                }
+                Err(Fault::Failure(failure)) => {
+                    upstream.socket.shutdown();
+                    return Err(failure.into());
+                }
+            }
+        }
+    }
+
+    async fn connect(&self, client: &mut Client) -> Result<Upstream, Trouble> {
+        if let Some(observer) = &self.observer {
+            observer.lane.connects.add(1);
+        }
+        Upstream::connect(client, self.target).await.map_err(|failure| match failure {
+            ConnectFailure::Backend(kind, detail) => Trouble::Connect(kind, detail),
+            ConnectFailure::Client(failure) => Trouble::Failure(failure),
+        })
+    }
+
+    fn describe(&self, what: &str) -> std::borrow::Cow<'static, str> {
+        match self.target {
+            Target::Backend(backend) => format!("the backend {} {what}", backend.name).into(),
+            Target::Control => format!("the router's control plane {what}").into(),
+        }
+    }
+
+    /// Sends the request and reads until the answer's final head is there.
+    async fn dispatch(
+        &mut self,
+        client: &mut Client,
+        scratch: &mut Scratch,
+        upstream: &mut Upstream,
+        answer: &mut Buffer,
+    ) -> Result<Begun, Fault> {
+        self.write_head(client, scratch);
+        let sent_whole = self.send(client, &scratch.out, upstream).await?;
+        upstream.socket.due_in(client.worker.shared.config.times.first_byte);
+        let mut first = true;
+        loop {
+            if !answer.is_empty()
+                && let Some(head_len) = parse_response(answer.filled(), &client.worker.limits, &mut scratch.response)?
+            {
+                let framing = framing::response(&scratch.response, answer.filled(), self.seen.method)?;
+                if framing.switching {
+                    return Err(Failure::Upstream(
+                        ErrorKind::BadResponse,
+                        self.describe("switched protocols without being asked"),
+                    )
+                    .into());
+                }
+                if !framing.interim {
+                    return Ok(Begun { head_len, framing, sent_whole });
+                }
+                self.interim(client, scratch, answer.filled()).await?;
+                answer.consume(head_len);
+                continue;
+            }
+            answer.make_room();
+            match upstream.socket.read(answer.spare()) {
+                Ok(Got::Bytes(n)) => {
+                    answer.commit(n);
+                    if std::mem::take(&mut first)
+                        && let Some(observer) = &mut self.observer
+                    {
+                        observer.first_byte();
+                    }
+                }
+                Ok(Got::Wait) => {
+                    if client.or_gone(upstream.socket.readable()).await?.is_err() {
+                        return Err(Fault::Dead);
+                    }
+                }
+                Ok(Got::End) if upstream.socket.timed_out() => {
+                    let detail = self.describe("did not answer in time");
+                    return Err(Failure::Upstream(ErrorKind::FirstByteTimeout, detail).into());
+                }
+                Ok(Got::End) | Err(_) if answer.is_empty() && first => return Err(Fault::Dead),
+                Ok(Got::End) | Err(_) => {
+                    return Err(Failure::Upstream(
+                        ErrorKind::Broken,
+                        self.describe("broke off within the head of its answer"),
+                    )
+                    .into());
+                }
+            }
+        }
+    }
+
+    /// Writes the head for this backend into `scratch.out`.
+    fn write_head(&self, client: &Client, scratch: &mut Scratch) {
+        let config = &client.worker.shared.config;
+        let head = self.request.head();
+        let (authority, base_path, authorization): (&[u8], &[u8], _) = match self.target {
+            Target::Control => (b"trieway", b"", None),
+            Target::Backend(backend) => {
+                (backend.authority.as_bytes(), backend.url.base_path.as_bytes(), client.worker.authorization.as_deref())
+            }
+        };
+        let target = &scratch.request.target.of(head)[self.request.root_len..];
+        scratch.out.clear();
+        forward::request(
+            &mut scratch.out,
+            &scratch.request,
+            head,
+            &RequestOut {
+                authority,
+                base_path,
+                target,
+                content_length: self.request.content_length(),
+                request_id: &scratch.request_id,
+                client_ip: client.address.as_bytes(),
+                preserve_host: config.preserve_host && matches!(self.target, Target::Backend(_)),
+                authorization,
+                upgrade_websocket: false,
+            },
+        );
+    }
+
+    /// Sends head and body. False: the answer, or an end, came before all was sent.
+    async fn send(&self, client: &mut Client, head: &[u8], upstream: &mut Upstream) -> Result<bool, Fault> {
+        let mut parts = [IoSlice::new(head), IoSlice::new(self.request.body())];
+        let mut parts = &mut parts[..];
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
+            match upstream.socket.write(parts) {
+                Ok(Some(n)) => IoSlice::advance_slices(&mut parts, n),
+                Ok(None) => {
+                    upstream.socket.due_in(client.worker.shared.config.times.first_byte);
+                    let mut writable = pin!(upstream.socket.writable());
+                    let socket = &mut upstream.socket;
+                    let early = client.or_gone(poll_fn(|cx| match writable.as_mut().poll(cx) {
+                        Poll::Ready(_) => Poll::Ready(false),
+                        Poll::Pending => socket.poll_readable(cx).map(|_| true),
+                    }));
+                    if early.await? {
+                        return Ok(false);
+                    }
+                }
+                // What the backend said before it closed may still be there to be read.
+                Err(_) => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Relays an interim answer, to clients that know them. 100 is not relayed: the router has said that itself.
+    async fn interim(&self, client: &mut Client, scratch: &mut Scratch, bytes: &[u8]) -> Result<(), Fault> {
+        if scratch.response.status == 100 || !self.seen.takes_chunks() {
+            return Ok(());
+        }
+        let how = ResponseOut {
+            framing: OutFraming::None,
+            keep_alive: true,
+            client_version: self.seen.version,
+            request_id: &scratch.request_id,
+        };
+        scratch.out.clear();
+        forward::response(&mut scratch.out, &scratch.response, bytes, &how);
+        Ok(client.send(&mut [IoSlice::new(&scratch.out)]).await?)
+    }
+
+    /// Relays the answer whose head has been read.
+    async fn finish(
+        &mut self,
+        client: &mut Client,
+        scratch: &mut Scratch,
+        mut upstream: Upstream,
+        mut bytes: Buffer,
+        begun: Begun,
+    ) -> Result<Outcome, Failure> {
+        let framing = match begun.framing.body {
+            ResponseBody::None => OutFraming::None,
+            ResponseBody::Fixed(length) => OutFraming::Fixed(length),
+            ResponseBody::Chunked | ResponseBody::UntilClose if self.seen.takes_chunks() => OutFraming::Chunked,
+            ResponseBody::Chunked | ResponseBody::UntilClose => OutFraming::Close,
+        };
+        let keep_alive =
+            self.seen.keep_alive && begun.sent_whole && framing != OutFraming::Close && !client.worker.draining();
+        let how =
+            ResponseOut { framing, keep_alive, client_version: self.seen.version, request_id: &scratch.request_id };
+        scratch.out.clear();
+        forward::response(&mut scratch.out, &scratch.response, bytes.filled(), &how);
+        bytes.consume(begun.head_len);
+        let answer = Answer {
+            head: &scratch.out,
+            body: begun.framing.body,
+            chunked: framing == OutFraming::Chunked,
+            lane: self.observer.as_ref().map(|observer| observer.lane),
+        };
+        let relayed = relay::relay(client, &mut upstream.socket, &mut bytes, &answer).await;
+        match relayed {
+            Ok(true) if begun.sent_whole && begun.framing.keep_alive => upstream.release(&client.worker, self.target),
+            _ => upstream.socket.shutdown(),
+        }
+        if framing == OutFraming::Close && matches!(relayed, Err(Failure::Broken(_))) {
+            client.socket.reset_on_close();
+        }
+        relayed.map(|_| Outcome { status: scratch.response.status, keep_alive })
+    }
+}

@@ -1,0 +1,179 @@
+//! Read buffers: a filled range in a block from the worker's pool.
+//!
+//! A connection that waits holds none. A buffer grows with what has arrived, by the next class, never by an announced
+//! length. Blocks of the pooled classes go back to the pool; larger ones are freed.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Sizes of pooled blocks, and how many unused ones of each a worker keeps.
+const CLASSES: [(usize, usize); 3] = [(16 << 10, 256), (64 << 10, 64), (256 << 10, 16)];
+
+/// The smallest block.
+pub(super) const SMALL: usize = CLASSES[0].0;
+/// The block for bulk copies.
+pub(super) const LARGE: usize = CLASSES[2].0;
+
+#[derive(Default)]
+pub(super) struct Blocks {
+    free: [RefCell<Vec<Box<[u8]>>>; CLASSES.len()],
+}
+
+impl Blocks {
+    /// A block of at least `size` bytes.
+    fn take(&self, size: usize) -> Box<[u8]> {
+        match CLASSES.iter().position(|&(class, _)| class >= size) {
+            Some(at) => self.free[at].borrow_mut().pop().unwrap_or_else(|| vec![0; CLASSES[at].0].into_boxed_slice()),
+            None => vec![0; size.next_power_of_two()].into_boxed_slice(),
+        }
+    }
+
+    fn give(&self, block: Box<[u8]>) {
+        if let Some(at) = CLASSES.iter().position(|&(class, _)| class == block.len()) {
+            let mut free = self.free[at].borrow_mut();
+            if free.len() < CLASSES[at].1 {
+                free.push(block);
+            }
+        }
+    }
+}
+
+pub(super) struct Buffer {
+    pool: Rc<Blocks>,
+    block: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// An empty buffer with room for at least `size` bytes.
+    pub(super) fn new(pool: &Rc<Blocks>, size: usize) -> Self {
+        Buffer { pool: Rc::clone(pool), block: pool.take(size), start: 0, end: 0 }
+    }
+
+    pub(super) fn filled(&self) -> &[u8] {
+        &self.block[self.start..self.end]
+    }
+
+    pub(super) fn filled_mut(&mut self) -> &mut [u8] {
+        &mut self.block[self.start..self.end]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The room behind the filled range.
+    pub(super) fn spare(&mut self) -> &mut [u8] {
+        &mut self.block[self.end..]
+    }
+
+    /// `n` bytes of the room have been filled.
+    pub(super) fn commit(&mut self, n: usize) {
+        debug_assert!(self.end + n <= self.block.len());
+        self.end += n;
+    }
+
+    /// Drops the first `n` bytes.
+    pub(super) fn consume(&mut self, n: usize) {
+        debug_assert!(self.start + n <= self.end);
+        self.start += n;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Keeps the first `n` bytes only.
+    pub(super) fn truncate(&mut self, n: usize) {
+        debug_assert!(self.start + n <= self.end);
+        self.end = self.start + n;
+    }
+
+    /// Moves the bytes at `from..` to `to`, where `to <= from`; both count from the filled range's start.
+    pub(super) fn close_gap(&mut self, to: usize, from: usize) {
+        debug_assert!(to <= from && self.start + from <= self.end);
+        self.block.copy_within(self.start + from..self.end, self.start + to);
+        self.end -= from - to;
+    }
+
+    /// Makes room: moves the filled range to the front, and takes a larger block when that alone does not give a quarter
+    /// of the block.
+    pub(super) fn make_room(&mut self) {
+        if self.block.len() - self.end > 0 {
+            return;
+        }
+        if self.start >= self.block.len() / 4 {
+            self.block.copy_within(self.start..self.end, 0);
+        } else {
+            let mut larger = self.pool.take(self.block.len() + 1);
+            larger[..self.end - self.start].copy_from_slice(&self.block[self.start..self.end]);
+            self.pool.give(std::mem::replace(&mut self.block, larger));
+        }
+        self.end -= self.start;
+        self.start = 0;
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.block.len()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.give(std::mem::take(&mut self.block));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(buffer: &mut Buffer, bytes: &[u8]) {
+        for &byte in bytes {
+            buffer.make_room();
+            buffer.spare()[0] = byte;
+            buffer.commit(1);
+        }
+    }
+
+    #[test]
+    fn grows_with_what_arrives_and_keeps_it() {
+        let pool = Rc::new(Blocks::default());
+        let mut buffer = Buffer::new(&pool, SMALL);
+        let bytes: Vec<u8> = (0..LARGE * 2 + 5).map(|i| (i % 251) as u8).collect();
+        fill(&mut buffer, &bytes);
+        assert_eq!(buffer.filled(), &bytes[..]);
+        assert_eq!(buffer.capacity(), LARGE * 4);
+        drop(buffer);
+        assert_eq!(pool.free.iter().map(|f| f.borrow().len()).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn consumed_room_is_used_again_before_growing() {
+        let pool = Rc::new(Blocks::default());
+        let mut buffer = Buffer::new(&pool, SMALL);
+        fill(&mut buffer, &vec![7; SMALL]);
+        buffer.consume(SMALL / 2);
+        fill(&mut buffer, &[1, 2, 3]);
+        assert_eq!((buffer.capacity(), buffer.len()), (SMALL, SMALL / 2 + 3));
+        assert_eq!(&buffer.filled()[SMALL / 2..], [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_gap_is_closed() {
+        let pool = Rc::new(Blocks::default());
+        let mut buffer = Buffer::new(&pool, SMALL);
+        fill(&mut buffer, b"head<junk>rest");
+        buffer.close_gap(4, 10);
+        assert_eq!(buffer.filled(), b"headrest");
+        buffer.truncate(4);
+        assert_eq!(buffer.filled(), b"head");
+        buffer.consume(4);
+        assert!(buffer.is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! Time limits without a timer a read.
+//!
+//! Every socket of a worker has one entry in a flat table: its descriptor and when it is due. Setting a deadline is one
+//! store. The worker's tick looks through the table and shuts down what is overdue, either its reading side alone (the
+//! peer can still be told why) or all of it; the task that waits on that socket wakes, reads an end and unwinds by its
+//! ordinary path. An entry belongs to its socket from registration until just
+//! before the descriptor is closed, so no reused descriptor can be hit. Deadlines are exact to one tick.
+
+use std::cell::{Cell, RefCell};
+use std::net::Shutdown;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+const NEVER: u64 = u64::MAX;
+
+/// What a deadline ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// The reading side: the peer can still be told why.
+    Reading,
+    All,
+    /// All of a connection that waits for its next request; a drain ends it early.
+    Idle,
+}
+
+struct Entry {
+    fd: RawFd,
+    due_ms: Cell<u64>,
+    ends: Cell<Ends>,
+    fired: Cell<bool>,
+    used: bool,
+}
+
+pub(super) struct Deadlines {
+    start: Instant,
+    /// The time of the last tick; deadlines count from it.
+    now_ms: Cell<u64>,
+    entries: RefCell<Vec<Entry>>,
+    free: RefCell<Vec<u32>>,
+}
+
+/// One socket's entry; dropping it frees the entry.
+pub(super) struct Ticket {
+    table: Rc<Deadlines>,
+    index: u32,
+}
+
+impl Deadlines {
+    pub(super) fn new() -> Rc<Self> {
+        Rc::new(Deadlines {
+            start: Instant::now(),
+            now_ms: Cell::new(0),
+            entries: RefCell::default(),
+            free: RefCell::default(),
+        })
+    }
+
+    pub(super) fn register(table: &Rc<Self>, fd: RawFd) -> Ticket {
+        let entry =
+            Entry { fd, due_ms: Cell::new(NEVER), ends: Cell::new(Ends::All), fired: Cell::new(false), used: true };
+        let mut entries = table.entries.borrow_mut();
+        let index = match table.free.borrow_mut().pop() {
+            Some(index) => {
+                entries[index as usize] = entry;
+                index
+            }
+            None => {
+                entries.push(entry);
+                u32::try_from(entries.len() - 1).expect("descriptors fit 32 bits")
+            }
+        };
+        Ticket { table: Rc::clone(table), index }
+    }
+
+    /// Shuts down every socket that is overdue.
+    pub(super) fn tick(&self) {
+        let now_ms = self.start.elapsed().as_millis() as u64;
+        self.now_ms.set(now_ms);
+        self.end(|entry| entry.due_ms.get() <= now_ms);
+    }
+
+    /// Shuts down every connection that waits for its next request.
+    pub(super) fn end_idle(&self) {
+        self.end(|entry| entry.due_ms.get() != NEVER && entry.ends.get() == Ends::Idle);
+    }
+
+    fn end(&self, overdue: impl Fn(&Entry) -> bool) {
+        for entry in self.entries.borrow().iter().filter(|entry| overdue(entry) && entry.used) {
+            entry.due_ms.set(NEVER);
+            entry.fired.set(true);
+            let how = if entry.ends.get() == Ends::Reading { Shutdown::Read } else { Shutdown::Both };
+            // SAFETY: a used entry's descriptor is open: its ticket is dropped before its socket is.
+            let fd = unsafe { BorrowedFd::borrow_raw(entry.fd) };
+            let _ = SockRef::from(&fd).shutdown(how);
+        }
+    }
+
+    /// Milliseconds of the worker's clock, as of the last tick.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.now_ms.get()
+    }
+}
+
+impl Ticket {
+    /// The deadline is that far from now; what it ends is `ends`.
+    pub(super) fn set(&self, time: Duration, ends: Ends) {
+        let entry = &self.table.entries.borrow()[self.index as usize];
+        entry.due_ms.set(self.table.now_ms.get() + time.as_millis() as u64);
+        entry.ends.set(ends);
+    }
+
+    pub(super) fn clear(&self) {
+        self.table.entries.borrow()[self.index as usize].due_ms.set(NEVER);
+    }
+
+    pub(super) fn fired(&self) -> bool {
+        self.table.entries.borrow()[self.index as usize].fired.get()
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.table.entries.borrow_mut()[self.index as usize].used = false;
+        self.table.free.borrow_mut().push(self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::{Deadlines, Ends};
+
+    #[test]
+    fn only_the_overdue_socket_is_shut_down_and_its_entry_is_reused() {
+        let table = Deadlines::new();
+        let (mut late, _late_peer) = UnixStream::pair().expect("pair");
+        let (mut idle, _idle_peer) = UnixStream::pair().expect("pair");
+        idle.set_nonblocking(true).expect("mode");
+        let late_ticket = Deadlines::register(&table, late.as_raw_fd());
+        let idle_ticket = Deadlines::register(&table, idle.as_raw_fd());
+        late_ticket.set(Duration::from_millis(1), Ends::Reading);
+        idle_ticket.set(Duration::from_millis(1), Ends::Reading);
+        idle_ticket.clear();
+        std::thread::sleep(Duration::from_millis(3));
+        table.tick();
+        assert!(late_ticket.fired() && !idle_ticket.fired());
+        assert_eq!(late.read(&mut [0; 4]).expect("an end"), 0);
+        assert!(idle.read(&mut [0; 4]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock));
+        drop(late_ticket);
+        let again = Deadlines::register(&table, idle.as_raw_fd());
+        assert!(!again.fired() && table.entries.borrow().len() == 2);
+    }
+}

@@ -1,0 +1,191 @@
+//! One request from top to bottom: read, choose, send, relay, count.
+
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::attempt::{Attempt, Outcome, Trouble};
+use super::client::Client;
+use super::failure::{Failure, Refusal};
+use super::lease::Scratch;
+use super::paths::Destination;
+use super::plan::Plan;
+use super::request::{Request, Seen};
+use super::upstream::Target;
+use super::worker::Worker;
+use crate::http::head::{Method, Version};
+use crate::http::reply::{self, Reply};
+use crate::metrics::shard::{BOUNDS_US, ErrorKind, Lane, MATCH_BOUNDS_BYTES};
+use crate::trie::Holder;
+
+/// What becomes of the client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    KeepAlive,
+    /// The answer is complete; nothing follows.
+    Close,
+    /// It was answered although it may still be sending.
+    Linger,
+    /// It is gone, or its answer broke off: no end that looks like one.
+    Abort,
+}
+
+/// Serves the client's next request.
+pub(super) async fn serve_one(client: &mut Client) -> After {
+    let worker = Rc::clone(&client.worker);
+    let mut lease = worker.leases.take();
+    let mut seen = Seen::default();
+    lease.request_id.clear();
+    match exchange(&worker, client, &mut lease, &mut seen).await {
+        Ok(None) => After::Close,
+        Ok(Some(keep_alive)) => match keep_alive {
+            true => After::KeepAlive,
+            false => After::Close,
+        },
+        Err(failure) => match failure.refusal() {
+            Some(refusal) => refuse(&worker, client, &mut lease, seen, &refusal).await,
+            None => After::Abort,
+        },
+    }
+}
+
+/// `None`: the connection ended before a request began. Else: whether the client may go on.
+async fn exchange(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    scratch: &mut Scratch,
+    seen: &mut Seen,
+) -> Result<Option<bool>, Failure> {
+    let Some(head_len) = client.read_head(&mut scratch.request).await? else { return Ok(None) };
+    let started = Instant::now();
+    worker.shard().requests.add(1);
+    let request = Request::read(client, scratch, head_len, seen).await?;
+    if request.destination == Destination::Control {
+        worker.shard().control.add(1);
+        return to_control(client, scratch, &request, *seen).await.map(Some);
+    }
+    let plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;
+    to_backends(worker, client, scratch, &request, &plan, *seen, started).await.map(Some)
+}
+
+async fn to_control(
+    client: &mut Client,
+    scratch: &mut Scratch,
+    request: &Request,
+    seen: Seen,
+) -> Result<bool, Failure> {
+    let mut attempt = Attempt { target: Target::Control, request, seen, observer: None };
+    match attempt.run(client, scratch).await {
+        Ok(outcome) => Ok(outcome.keep_alive),
+        Err(Trouble::Connect(_, detail)) => Err(Failure::Upstream(ErrorKind::Internal, detail.into())),
+        Err(Trouble::Failure(failure)) => Err(failure),
+    }
+}
+
+/// Tries backends until one has answered or the attempts are used up. Another backend is tried only when connecting
+/// failed: then nothing was started.
+async fn to_backends(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    scratch: &mut Scratch,
+    request: &Request,
+    plan: &Plan,
+    seen: Seen,
+    started: Instant,
+) -> Result<bool, Failure> {
+    let shared = worker.shared;
+    let mut tried: Vec<u16> = Vec::new();
+    let mut last_failure = None;
+    while tried.len() <= shared.config.failover_attempts {
+        let Some(choice) = plan.choose(worker, scratch, &tried) else { break };
+        let backend = plan.snapshot.backend(choice.member);
+        let lane = worker.shard().lane(choice.member.lane);
+        let load = shared.fleet.load(backend.slot);
+        let holder = Holder { slot: backend.slot, generation: shared.trie.generation(backend.slot) };
+        shared.fleet.arrivals.count(worker.index, backend.slot);
+        plan.seed(worker, scratch, holder);
+        lane.sent[choice.reason as usize].add(1);
+        lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
+        let in_flight = load.begin(request.body().len() as u64);
+        let observer = Observer { lane, in_flight, dispatched: Instant::now() };
+        let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
+        match attempt.run(client, scratch).await {
+            Ok(outcome) => {
+                count_answer(lane, &outcome, started);
+                return Ok(outcome.keep_alive);
+            }
+            Err(Trouble::Connect(kind, detail)) => {
+                lane.errors[kind as usize].add(1);
+                load.set_unreachable(true);
+                plan.unseed(worker, scratch, holder, choice.matched_bytes);
+                tried.push(backend.slot);
+                last_failure = Some((kind, format!("the backend {} cannot be reached: {detail}", backend.name)));
+                lane.retries.add(1);
+            }
+            Err(Trouble::Failure(failure)) => {
+                if let Some(kind) = failure.error_kind() {
+                    lane.errors[kind as usize].add(1);
+                }
+                return Err(failure);
+            }
+        }
+    }
+    Err(match last_failure {
+        Some((kind, detail)) => Failure::Upstream(kind, detail.into()),
+        None => Failure::Refused(plan.nobody()),
+    })
+}
+
+fn count_answer(lane: &Lane, outcome: &Outcome, started: Instant) {
+    let class = usize::from((outcome.status / 100).clamp(1, 5)) - 1;
+    lane.duration[class].observe(started.elapsed().as_micros() as u64, &BOUNDS_US);
+}
+
+/// What is counted while a backend has the request.
+pub(super) struct Observer<'a> {
+    pub(super) lane: &'a Lane,
+    pub(super) in_flight: crate::fleet::load::InFlight<'a>,
+    dispatched: Instant,
+}
+
+impl Observer<'_> {
+    /// The first byte of the answer is here.
+    pub(super) fn first_byte(&mut self) {
+        self.in_flight.first_byte();
+        self.lane.first_byte.observe(self.dispatched.elapsed().as_micros() as u64, &BOUNDS_US);
+    }
+}
+
+/// Answers with an error of the router's own.
+async fn refuse(worker: &Worker, client: &mut Client, scratch: &mut Scratch, seen: Seen, refusal: &Refusal) -> After {
+    let keep_alive = seen.keep_alive && !worker.draining();
+    worker.shard().refused[usize::from(refusal.status >= 500)].add(1);
+    scratch.out.clear();
+    reply::error(
+        &mut scratch.out,
+        &Reply {
+            status: refusal.status,
+            kind: refusal.kind,
+            code: refusal.code,
+            message: &refusal.message,
+            request_id: &scratch.request_id,
+            retry_after_s: refusal.retry_after_s,
+            keep_alive,
+            head_only: seen.method == Method::Head,
+            version: seen.version,
+        },
+    );
+    client.socket.no_deadline();
+    match client.send(&mut [IoSlice::new(&scratch.out)]).await {
+        Ok(()) if keep_alive => After::KeepAlive,
+        Ok(()) => After::Linger,
+        Err(_) => After::Abort,
+    }
+}
+
+impl Seen {
+    /// Chunks are for 1.1 clients alone.
+    pub(super) fn takes_chunks(self) -> bool {
+        self.version == Version::Http11
+    }
+}

@@ -1,0 +1,97 @@
+//! What a request needs while it runs, lent from the worker's store: parsed heads, the scan of its body, its key, the
+//! candidates. Everything in it is reused, so that a request in the steady state allocates nothing; an idle connection
+//! holds none.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+use crate::fleet::snapshot::Member;
+use crate::http::head::{RequestHead, ResponseHead};
+use crate::prompt::{Chunks, Scan};
+use crate::route::Candidate;
+use crate::trie::Matches;
+
+/// How many unused leases a worker keeps.
+const KEPT: usize = 256;
+
+/// Text and keys that grew beyond this are not kept: one giant request must not hold memory for ever.
+const KEPT_BYTES: usize = 256 << 10;
+
+pub(super) struct Scratch {
+    pub(super) request: RequestHead,
+    pub(super) response: ResponseHead,
+    pub(super) scan: Scan,
+    pub(super) chunks: Chunks,
+    pub(super) matches: Matches,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) members: Vec<Member>,
+    /// Decoded strings of the body.
+    pub(super) text: Vec<u8>,
+    /// The head that is being sent.
+    pub(super) out: Vec<u8>,
+    pub(super) request_id: Vec<u8>,
+}
+
+#[allow(clippy::vec_box, reason = "a scratch is moved at every request, and it is large")]
+type Shelf = Rc<RefCell<Vec<Box<Scratch>>>>;
+
+pub(super) struct Leases {
+    chunk_bytes: usize,
+    slots: usize,
+    free: Shelf,
+}
+
+pub(super) struct Lease {
+    scratch: Option<Box<Scratch>>,
+    home: Shelf,
+}
+
+impl Leases {
+    pub(super) fn new(chunk_bytes: usize, slots: usize) -> Self {
+        Leases { chunk_bytes, slots, free: Rc::default() }
+    }
+
+    pub(super) fn take(&self) -> Lease {
+        let scratch = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            Box::new(Scratch {
+                request: RequestHead::default(),
+                response: ResponseHead::default(),
+                scan: Scan::default(),
+                chunks: Chunks::new(self.chunk_bytes),
+                matches: Matches::new(self.slots),
+                candidates: Vec::new(),
+                members: Vec::new(),
+                text: Vec::new(),
+                out: Vec::with_capacity(1024),
+                request_id: Vec::with_capacity(64),
+            })
+        });
+        Lease { scratch: Some(scratch), home: Rc::clone(&self.free) }
+    }
+}
+
+impl Deref for Lease {
+    type Target = Scratch;
+
+    fn deref(&self) -> &Scratch {
+        self.scratch.as_ref().expect("present until dropped")
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut Scratch {
+        self.scratch.as_mut().expect("present until dropped")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(scratch) = self.scratch.take() else { return };
+        let mut home = self.home.borrow_mut();
+        let large = scratch.text.capacity() > KEPT_BYTES || std::mem::size_of_val(scratch.chunks.key()) > KEPT_BYTES;
+        if home.len() < KEPT && !large {
+            home.push(scratch);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
+//!
+//! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
+//! it), `plan` (where it goes), `attempt` (one backend's turn) and `relay` (the answer). Below them: `client`, `upstream`,
+//! `socket`, `buffer`, `lease`, `deadline`.
+//!
+//! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
+//! request's load is released by a guard on every path.
+
+mod accept;
+mod attempt;
+mod buffer;
+mod client;
+mod conn;
+#[allow(unsafe_code, reason = "shuts down descriptors that sockets of this worker own")]
+mod deadline;
+mod exchange;
+mod failure;
+mod lease;
+mod paths;
+mod plan;
+mod relay;
+mod request;
+mod ring;
+#[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
+mod socket;
+mod upstream;
+mod worker;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+
+pub use accept::{Listeners, listen};
+pub use ring::{Driver, pick};
+
+use crate::shared::Shared;
+use worker::Worker;
+
+/// Starts one thread a listener and returns once all of them run. They run until the process ends.
+///
+/// # Errors
+/// One line, when a worker could not start.
+pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> Result<(), String> {
+    let (report, reports) = mpsc::channel();
+    let workers = listeners.sockets.len();
+    for (index, listener) in listeners.sockets.into_iter().enumerate() {
+        let report = report.clone();
+        let run = move || run(shared, index, listener, driver, report);
+        std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(run)
+            .map_err(|error| format!("worker {index} of {workers} cannot be started: {error}"))?;
+    }
+    drop(report);
+    for _ in 0..workers {
+        match reports.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(format!("a worker cannot start on {driver}: {error}")),
+            Err(_) => return Err("a worker ended while it started".to_owned()),
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    shared: &'static Shared,
+    index: usize,
+    listener: socket2::Socket,
+    driver: Driver,
+    report: mpsc::Sender<io::Result<()>>,
+) {
+    let _fails = FailVisibly { index };
+    let worker = Worker::new(shared, index);
+    worker.shard().thread_id.store(thread_id(), Ordering::Relaxed);
+    let ready = move |result| drop(report.send(result));
+    driver.block_on(ready, || async move {
+        monoio::spawn(accept::run(Rc::clone(&worker), listener));
+        worker.housekeep().await;
+    });
+}
+
+/// A worker never ends before its process: if one does, so does the process, since its connections would hang.
+struct FailVisibly {
+    index: usize,
+}
+
+impl Drop for FailVisibly {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("worker {} has failed; the process ends", self.index);
+            std::process::exit(70);
+        }
+    }
+}
+
+/// The calling thread's id, as under `/proc/self/task`; 0 where there is none.
+fn thread_id() -> i32 {
+    let link = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    link.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok()).unwrap_or(0)
+}

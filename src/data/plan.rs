@@ -1,0 +1,174 @@
+//! From a whole request to where it goes: path, key, candidates, choice. Synchronous; nothing here waits.
+
+use std::rc::Rc;
+
+use super::failure::Refusal;
+use super::lease::Scratch;
+use super::paths::{Destination, destination};
+use super::worker::{View, Worker};
+use crate::config::Policy;
+use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
+use crate::http::head::{Method, RequestHead};
+use crate::prompt::{self, Endpoint};
+use crate::route::{self, Candidate, Decision, Reason};
+use crate::trie::Holder;
+
+/// Seconds after which a client may try again when no backend is usable: a probe period.
+const RETRY_AFTER_S: u32 = 5;
+
+/// A request that is to be sent to a backend.
+pub(super) struct Plan {
+    pub(super) snapshot: Rc<View>,
+    /// `None`: it names none, and any usable backend will do.
+    model: Option<ModelNumber>,
+    session: Option<u64>,
+    policy: Policy,
+}
+
+/// One chosen backend.
+#[derive(Clone, Copy)]
+pub(super) struct Choice {
+    pub(super) member: Member,
+    pub(super) reason: Reason,
+    /// Bytes of the prompt that the backend probably holds.
+    pub(super) matched_bytes: u64,
+}
+
+/// The target without the configured root path, and where it leads.
+pub(super) fn place(worker: &Worker, head: &RequestHead, bytes: &[u8]) -> (usize, Destination) {
+    let path = head.path(bytes);
+    let root = worker.shared.config.root_path.as_bytes();
+    let below = path.strip_prefix(root).filter(|rest| rest.is_empty() || rest[0] == b'/');
+    let (cut, path) = below.map_or((0, path), |rest| (root.len(), rest));
+    let get = matches!(head.method, Method::Get | Method::Head);
+    (cut, destination(get, head.method == Method::Post, path))
+}
+
+impl Plan {
+    /// Reads the body and computes the key into `scratch`.
+    pub(super) fn new(
+        worker: &Worker,
+        scratch: &mut Scratch,
+        head: &[u8],
+        body: &[u8],
+        destination: Destination,
+    ) -> Result<Self, Refusal> {
+        let snapshot = worker.snapshot();
+        let routing = &worker.shared.config.routing;
+        scratch.chunks.start(0);
+        let Destination::Routed(endpoint) = destination else {
+            return Ok(Plan { snapshot, model: None, session: None, policy: Policy::Leastload });
+        };
+        scratch.scan.read(body).map_err(|error| {
+            Refusal::invalid(400, "invalid_json", format!("the body is not a JSON object: {error}"))
+        })?;
+        let model = model(&snapshot, scratch, body)?;
+        let session = routing.session_key.as_deref().and_then(|key| session(key, scratch, head, body));
+        if endpoint != Endpoint::Other {
+            let name = snapshot.served(Some(model)).name.as_bytes();
+            // The key names a place in this process's trie only, but it must be the same in every process that shares one.
+            let seed = prompt::namespace(0, name, &scratch.scan, body, endpoint);
+            scratch.chunks.start(seed);
+            prompt::key(endpoint, &scratch.scan, body, &mut scratch.chunks);
+        }
+        Ok(Plan { snapshot, model: Some(model), session, policy: routing.policy })
+    }
+
+    /// Chooses among the usable backends that are not in `tried`.
+    pub(super) fn choose(&self, worker: &Worker, scratch: &mut Scratch, tried: &[u16]) -> Option<Choice> {
+        let shared = worker.shared;
+        let routing = &shared.config.routing;
+        let by_prefix = self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty();
+        if by_prefix {
+            shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
+        }
+        scratch.members.clear();
+        scratch.candidates.clear();
+        for &member in &self.snapshot.served(self.model).usable {
+            let backend = self.snapshot.backend(member);
+            let load = shared.fleet.load(backend.slot);
+            if load.is_unreachable() || tried.contains(&backend.slot) {
+                continue;
+            }
+            let chunks = if by_prefix { scratch.matches.chunks(backend.slot) } else { 0 };
+            scratch.members.push(member);
+            scratch.candidates.push(Candidate {
+                identity: backend.identity,
+                in_window: shared.fleet.arrivals.in_window(worker.index, backend.slot),
+                in_flight: load.in_flight(),
+                in_flight_bytes: load.in_flight_bytes(),
+                matched_bytes: u64::from(chunks) * routing.prefix_chunk_bytes as u64,
+            });
+        }
+        let Decision { index, reason } = self.decide(worker, &scratch.candidates)?;
+        Some(Choice { member: scratch.members[index], reason, matched_bytes: scratch.candidates[index].matched_bytes })
+    }
+
+    fn decide(&self, worker: &Worker, candidates: &[Candidate]) -> Option<Decision> {
+        let routing = &worker.shared.config.routing;
+        let turn = || worker.shared.fleet.next_turn();
+        match self.policy {
+            Policy::Prefixaware => route::prefixaware(candidates, routing.prefix_min_match_bytes, turn()),
+            Policy::Roundrobin => route::roundrobin(candidates, turn()),
+            Policy::Session => route::session(candidates, self.session, turn()),
+            Policy::Leastload => route::leastload(candidates, turn(), worker.random()),
+        }
+    }
+
+    /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike.
+    pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
+        if self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty() {
+            worker.shared.trie.insert(scratch.chunks.key(), holder);
+        }
+    }
+
+    /// Takes back what `seed` marked: the backend did not get the prompt.
+    pub(super) fn unseed(&self, worker: &Worker, scratch: &Scratch, holder: Holder, matched_bytes: u64) {
+        if self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty() {
+            let kept = matched_bytes / worker.shared.config.routing.prefix_chunk_bytes as u64;
+            worker.shared.trie.forget(scratch.chunks.key(), holder, kept as usize);
+        }
+    }
+
+    /// What a client is told when no backend is left.
+    pub(super) fn nobody(&self) -> Refusal {
+        let served = self.snapshot.served(self.model);
+        let message = if self.model.is_some() {
+            format!("no backend that serves the model '{}' is usable now; try again", served.name)
+        } else {
+            "no backend is usable now; try again".to_owned()
+        };
+        Refusal::unavailable("no_backend", message, RETRY_AFTER_S)
+    }
+}
+
+/// The model that the body asks for.
+fn model(snapshot: &Snapshot, scratch: &mut Scratch, body: &[u8]) -> Result<ModelNumber, Refusal> {
+    let Some(name) = scratch.scan.model(body, &mut scratch.text) else {
+        return snapshot.sole_model().ok_or_else(|| match snapshot.backends.iter().all(|b| b.models.is_empty()) {
+            true => Refusal::unavailable("no_backend", "no backend has answered yet; try again", RETRY_AFTER_S),
+            false => Refusal::invalid(
+                400,
+                "model_required",
+                "the body names no model: give the key 'model' one of the names at /v1/models",
+            ),
+        });
+    };
+    snapshot.model(name).ok_or_else(|| {
+        let name: String = String::from_utf8_lossy(name).chars().take(200).collect();
+        if snapshot.learning {
+            Refusal::unavailable("no_backend", format!("no backend that has answered so far serves the model '{name}'; some have not answered yet; try again"), RETRY_AFTER_S)
+        } else {
+            Refusal { kind: "not_found_error", ..Refusal::invalid(404, "model_not_found", format!("the model '{name}' does not exist; see /v1/models")) }
+        }
+    })
+}
+
+/// Hash of the session's name: the header's value, or else the body's top-level key.
+fn session(key: &str, scratch: &mut Scratch, head: &[u8], body: &[u8]) -> Option<u64> {
+    let value = match scratch.request.field(head, key) {
+        Some(value) => value,
+        None => scratch.scan.string_field(key, body, &mut scratch.text)?,
+    };
+    (!value.is_empty()).then(|| xxhash_rust::xxh3::xxh3_64(value))
+}

@@ -1,0 +1,178 @@
+//! A request as it was read: its head, its whole body, and what decides how it is carried.
+
+use std::rc::Rc;
+
+use super::buffer::Buffer;
+use super::client::Client;
+use super::failure::{Failure, Refusal};
+use super::lease::Scratch;
+use super::paths::Destination;
+use super::plan;
+use crate::http::chunked::Decoder;
+use crate::http::fault::Reject;
+use crate::http::forward::valid_request_id;
+use crate::http::framing::{self, BodyLength, RequestFraming};
+use crate::http::head::{Method, Name, Version};
+use crate::http::reply::CONTINUE;
+
+pub(super) struct Request {
+    /// Exactly head and body.
+    bytes: Buffer,
+    head_len: usize,
+    pub(super) framing: RequestFraming,
+    pub(super) destination: Destination,
+    /// Length of the root path at the front of the target.
+    pub(super) root_len: usize,
+}
+
+/// What is known of a request as soon as its head is: enough to answer it, whatever happens later.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) version: Version,
+    pub(super) method: Method,
+    /// The client wants to go on, and the whole request has been taken off the connection.
+    pub(super) keep_alive: bool,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen { version: Version::Http11, method: Method::Get, keep_alive: false }
+    }
+}
+
+impl Request {
+    pub(super) fn head(&self) -> &[u8] {
+        &self.bytes.filled()[..self.head_len]
+    }
+
+    pub(super) fn body(&self) -> &[u8] {
+        &self.bytes.filled()[self.head_len..]
+    }
+
+    /// The length to announce to the backend; a request that had no body gets none.
+    pub(super) fn content_length(&self) -> Option<u64> {
+        (self.framing.body != BodyLength::None).then(|| self.body().len() as u64)
+    }
+
+    /// Reads the rest of a request whose head is the first `head_len` bytes of the client's input.
+    pub(super) async fn read(
+        client: &mut Client,
+        scratch: &mut Scratch,
+        head_len: usize,
+        seen: &mut Seen,
+    ) -> Result<Self, Failure> {
+        let worker = Rc::clone(&client.worker);
+        let bytes = client.input();
+        let head = &bytes.filled()[..head_len];
+        (seen.version, seen.method) = (scratch.request.version, scratch.request.method);
+        set_request_id(scratch, head, || [worker.random(), worker.random()]);
+        let framing = framing::request(&scratch.request, head)?;
+        let (root_len, destination) = plan::place(&worker, &scratch.request, head);
+        authorize(&worker.shared.config, scratch, head, destination)?;
+        client.socket.no_deadline();
+        let body_len = match framing.body {
+            BodyLength::None => 0,
+            BodyLength::Fixed(length) => read_fixed(client, head_len, length, framing.expect_continue).await?,
+            BodyLength::Chunked => read_chunked(client, head_len, framing.expect_continue).await?,
+        };
+        client.socket.no_deadline();
+        let bytes = client.split_input(head_len + body_len);
+        seen.keep_alive = framing.keep_alive;
+        Ok(Request { bytes, head_len, framing, destination, root_len })
+    }
+}
+
+/// The client's id if it is valid, else one of our own.
+fn set_request_id(scratch: &mut Scratch, head: &[u8], random: impl Fn() -> [u64; 2]) {
+    scratch.request_id.clear();
+    match scratch.request.field_kind(head, Name::RequestId) {
+        Some(id) if valid_request_id(id) => scratch.request_id.extend_from_slice(id),
+        _ => {
+            const HEX: &[u8; 16] = b"0123456789abcdef";
+            for word in random() {
+                scratch.request_id.extend((0..16).map(|i| HEX[(word >> (60 - 4 * i)) as usize & 15]));
+            }
+        }
+    }
+}
+
+/// With `--api-key`, everything but probes and metrics needs it. The comparison's time does not depend on where the keys
+/// differ.
+fn authorize(
+    config: &crate::config::Config,
+    scratch: &Scratch,
+    head: &[u8],
+    destination: Destination,
+) -> Result<(), Failure> {
+    let Some(key) = &config.api_key else { return Ok(()) };
+    let path = scratch.request.path(head);
+    let open = [&b"/health"[..], b"/health/live", b"/metrics", b"/version"];
+    if destination == Destination::Control && open.iter().any(|open| path.ends_with(open)) {
+        return Ok(());
+    }
+    let given = scratch.request.field_kind(head, Name::Authorization).unwrap_or_default();
+    let given = given.strip_prefix(b"Bearer ").or_else(|| given.strip_prefix(b"bearer ")).unwrap_or_default();
+    let expected = key.0.as_bytes();
+    let differing =
+        (0..expected.len()).fold(0, |acc, i| acc | (expected[i] ^ given.get(i).copied().unwrap_or(!expected[i])));
+    if differing == 0 && given.len() == expected.len() {
+        return Ok(());
+    }
+    let message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'";
+    Err(Failure::Refused(Refusal { kind: "authentication_error", ..Refusal::invalid(401, "invalid_api_key", message) }))
+}
+
+fn too_large(limit: usize) -> Failure {
+    Reject::BodyTooLarge { limit: limit as u64 }.into()
+}
+
+/// Reads until `length` bytes follow the head.
+async fn read_fixed(
+    client: &mut Client,
+    head_len: usize,
+    length: u64,
+    expect_continue: bool,
+) -> Result<usize, Failure> {
+    let limit = client.worker.shared.config.max_body_bytes;
+    let length = usize::try_from(length).ok().filter(|&l| l <= limit).ok_or_else(|| too_large(limit))?;
+    if expect_continue && client.input().len() == head_len && length > 0 {
+        send_continue(client).await?;
+    }
+    while client.input().len() < head_len + length {
+        more_body(client).await?;
+    }
+    Ok(length)
+}
+
+/// Reads and decodes a chunked body in place, behind the head.
+async fn read_chunked(client: &mut Client, head_len: usize, expect_continue: bool) -> Result<usize, Failure> {
+    let limit = client.worker.shared.config.max_body_bytes;
+    let mut decoder = Decoder::new(&client.worker.limits);
+    let mut body_len = 0;
+    if expect_continue && client.input().len() == head_len {
+        send_continue(client).await?;
+    }
+    loop {
+        let at = head_len + body_len;
+        let input = client.input();
+        let step = decoder.decode(&mut input.filled_mut()[at..])?;
+        input.close_gap(at + step.payload, at + step.consumed);
+        body_len += step.payload;
+        if decoder.announced() > limit as u64 {
+            return Err(too_large(limit));
+        }
+        if step.done {
+            return Ok(body_len);
+        }
+        more_body(client).await?;
+    }
+}
+
+async fn more_body(client: &mut Client) -> Result<(), Failure> {
+    client.socket.read_due_in(client.worker.shared.config.times.client_body_progress);
+    if client.read_more("body").await? { Ok(()) } else { Err(Failure::ClientGone) }
+}
+
+async fn send_continue(client: &mut Client) -> Result<(), Failure> {
+    client.send(&mut [std::io::IoSlice::new(CONTINUE)]).await
+}

@@ -1,0 +1,246 @@
+//! A socket of the data plane: bytes by plain non-blocking system calls, readiness by monoio.
+//!
+//! The kernel never owns a buffer: a future that is dropped while it waits loses no bytes. The wait for readability stays
+//! armed across calls and drops, so that one pending poll serves as the watch for a client that goes away while its engine
+//! works, and as the wait for its next request afterwards.
+//!
+//! Each socket has one deadline. When it passes, the worker's sweeper shuts the socket down; whoever waits on it then
+//! reads an end, and `timed_out` tells why.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use monoio::net::TcpStream;
+use socket2::SockRef;
+
+use super::deadline::{Deadlines, Ends, Ticket};
+
+/// Unacknowledged bytes and keep-alive probes without an answer for this long mean that the peer is gone.
+const SILENT_PEER: Duration = Duration::from_secs(30);
+
+/// Reads in a row before the worker's other tasks get their turn: a peer that always has bytes must not starve them.
+const READS_IN_A_ROW: u8 = 16;
+
+pub(super) struct Socket {
+    deadline: Ticket,
+    reader: Pin<Box<dyn Rearm>>,
+    /// A descriptor registered with the driver; of the stream's own reads and writes none is used, so that any kind of
+    /// socket may stand behind it.
+    io: Rc<TcpStream>,
+    reads: Cell<u8>,
+}
+
+/// A wait for readability that can be started again in place.
+trait Rearm {
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+pin_project_lite::pin_project! {
+    struct Wait<M, F> {
+        make: M,
+        #[pin]
+        armed: Option<F>,
+    }
+}
+
+impl<M: Fn() -> F, F: Future<Output = io::Result<()>>> Rearm for Wait<M, F> {
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut this = self.project();
+        if this.armed.is_none() {
+            this.armed.set(Some((this.make)()));
+        }
+        let result = ready!(this.armed.as_mut().as_pin_mut().map_or(Poll::Ready(Ok(())), |wait| wait.poll(cx)));
+        this.armed.set(None);
+        Poll::Ready(result)
+    }
+}
+
+/// What one read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    Bytes(usize),
+    /// The peer has closed its sending side.
+    End,
+    /// Nothing yet, or others have a turn first: wait until it is readable.
+    Wait,
+}
+
+impl Socket {
+    /// Takes over a connected or connecting socket, which must be non-blocking.
+    pub(super) fn new(socket: socket2::Socket, deadlines: &Rc<Deadlines>) -> io::Result<Self> {
+        let io = Rc::new(TcpStream::from_std(std::net::TcpStream::from(socket))?);
+        let waited = Rc::clone(&io);
+        let make = move || {
+            let io = Rc::clone(&waited);
+            async move { io.readable(false).await }
+        };
+        Ok(Socket {
+            deadline: Deadlines::register(deadlines, io.as_raw_fd()),
+            reader: Box::pin(Wait { make, armed: None }),
+            io,
+            reads: Cell::new(0),
+        })
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        let fd: RawFd = self.io.as_raw_fd();
+        // SAFETY: `self.io` keeps the descriptor open at least as long as the borrow of `self`.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Reads what is there, without waiting.
+    pub(super) fn read(&self, into: &mut [u8]) -> io::Result<Got> {
+        debug_assert!(!into.is_empty(), "a read into nothing looks like the end");
+        if self.reads.get() == READS_IN_A_ROW {
+            return Ok(Got::Wait);
+        }
+        self.reads.set(self.reads.get() + 1);
+        loop {
+            return match (&*SockRef::from(&self.fd())).read(into) {
+                Ok(0) => Ok(Got::End),
+                Ok(n) => Ok(Got::Bytes(n)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Got::Wait),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => Err(e),
+            };
+        }
+    }
+
+    /// Writes what the kernel takes, without waiting. `None`: it takes nothing now.
+    pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        loop {
+            return match (&*SockRef::from(&self.fd())).write_vectored(parts) {
+                Ok(n) => Ok(Some(n)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => Err(e),
+            };
+        }
+    }
+
+    /// A connection that waits at this listening socket, tuned and non-blocking.
+    pub(super) fn accept(&self) -> io::Result<(socket2::Socket, socket2::SockAddr)> {
+        let (socket, address) = SockRef::from(&self.fd()).accept()?;
+        socket.set_nonblocking(true)?;
+        if !address.is_unix() {
+            tune(&socket)?;
+        }
+        Ok((socket, address))
+    }
+
+    /// Looks at what a read would bring, without taking it.
+    pub(super) fn peek(&self) -> io::Result<Got> {
+        let mut byte = [std::mem::MaybeUninit::uninit(); 1];
+        match SockRef::from(&self.fd()).peek(&mut byte) {
+            Ok(0) => Ok(Got::End),
+            Ok(n) => Ok(Got::Bytes(n)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(Got::Wait),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Ready when a read would bring something: bytes, an end or an error.
+    pub(super) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ready = self.reader.as_mut().poll_ready(cx);
+        if ready.is_ready() {
+            self.reads.set(0);
+        }
+        ready
+    }
+
+    pub(super) async fn readable(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_readable(cx)).await
+    }
+
+    /// Ready when a write would be taken. Unlike the wait for readability it is not kept when dropped.
+    pub(super) fn writable(&self) -> impl Future<Output = io::Result<()>> + use<> {
+        let io = Rc::clone(&self.io);
+        async move { io.writable(false).await }
+    }
+
+    /// The error of a connect that has become writable, if it failed.
+    pub(super) fn connect_error(&self) -> io::Result<()> {
+        match SockRef::from(&self.fd()).take_error()? {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the deadline that far from now, in place of the last one: both directions end.
+    pub(super) fn due_in(&self, time: Duration) {
+        self.deadline.set(time, Ends::All);
+    }
+
+    /// The same for the reading side alone: the peer can still be told why.
+    pub(super) fn read_due_in(&self, time: Duration) {
+        self.deadline.set(time, Ends::Reading);
+    }
+
+    /// The same for a connection that waits for its next request: a drain ends it early.
+    pub(super) fn idle_for(&self, time: Duration) {
+        self.deadline.set(time, Ends::Idle);
+    }
+
+    pub(super) fn no_deadline(&self) {
+        self.deadline.clear();
+    }
+
+    pub(super) fn timed_out(&self) -> bool {
+        self.deadline.fired()
+    }
+
+    /// Ends both directions at once, whoever else holds the descriptor.
+    pub(super) fn shutdown(&self) {
+        let _ = SockRef::from(&self.fd()).shutdown(Shutdown::Both);
+    }
+
+    pub(super) fn shutdown_write(&self) {
+        let _ = SockRef::from(&self.fd()).shutdown(Shutdown::Write);
+    }
+
+    /// Makes the close a reset: a peer that reads until the end must not take the end for a complete answer.
+    pub(super) fn reset_on_close(&self) {
+        let _ = SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// A non-blocking TCP socket that is connecting to `address`; wait until it is writable, then ask `connect_error`.
+pub(super) fn connect_tcp(address: SocketAddr) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM.nonblocking(),
+        Some(socket2::Protocol::TCP),
+    )?;
+    tune(&socket)?;
+    start_connect(&socket, &address.into())?;
+    Ok(socket)
+}
+
+/// A non-blocking unix socket that is connecting to an abstract name.
+pub(super) fn connect_unix(name: &str) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM.nonblocking(), None)?;
+    start_connect(&socket, &socket2::SockAddr::unix(format!("\0{name}"))?)?;
+    Ok(socket)
+}
+
+fn start_connect(socket: &socket2::Socket, address: &socket2::SockAddr) -> io::Result<()> {
+    match socket.connect(address) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Options of every TCP connection: no Nagle delay, and a silent peer is found.
+pub(super) fn tune(socket: &socket2::Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(SILENT_PEER))?;
+    let third = SILENT_PEER / 3;
+    socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(third).with_interval(third).with_retries(2))
+}

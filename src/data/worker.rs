@@ -1,0 +1,123 @@
+//! What one data-plane thread has: its share of the process's state, its pools, its clock. One a thread, shared by its
+//! tasks, never by another thread.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::buffer::Blocks;
+use super::deadline::Deadlines;
+use super::lease::Leases;
+use super::upstream::Pools;
+use crate::fleet::snapshot::Snapshot;
+use crate::http::limits::Limits;
+use crate::metrics::shard::Shard;
+use crate::shared::{Phase, Shared};
+
+/// Housekeeping period: deadlines are exact to it, and a drain is noticed within it.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+
+pub(super) struct Worker {
+    pub(super) shared: &'static Shared,
+    pub(super) index: usize,
+    pub(super) limits: Limits,
+    pub(super) blocks: Rc<Blocks>,
+    pub(super) leases: Leases,
+    pub(super) deadlines: Rc<Deadlines>,
+    pub(super) pools: RefCell<Pools>,
+    snapshot: RefCell<Rc<View>>,
+    random: Cell<u64>,
+    /// What the backends get in place of the client's `Authorization`.
+    pub(super) authorization: Option<Vec<u8>>,
+}
+
+/// A snapshot as requests hold it.
+pub(super) struct View(Arc<Snapshot>);
+
+impl Deref for View {
+    type Target = Snapshot;
+
+    fn deref(&self) -> &Snapshot {
+        &self.0
+    }
+}
+
+impl Worker {
+    pub(super) fn new(shared: &'static Shared, index: usize) -> Rc<Self> {
+        let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), index);
+        Rc::new(Worker {
+            shared,
+            index,
+            limits: Limits { head_bytes: shared.config.max_head_bytes, ..Limits::default() },
+            blocks: Rc::default(),
+            leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
+            deadlines: Deadlines::new(),
+            pools: RefCell::new(Pools::new(shared.fleet.slots())),
+            snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),
+            random: Cell::new(seed),
+            authorization: shared.config.backend_api_key.as_ref().map(|key| format!("Bearer {}", key.0).into_bytes()),
+        })
+    }
+
+    pub(super) fn shard(&self) -> &'static Shard {
+        &self.shared.shards[self.index]
+    }
+
+    /// The present snapshot, held by a count that only this core touches.
+    pub(super) fn snapshot(&self) -> Rc<View> {
+        let mut held = self.snapshot.borrow_mut();
+        let present = self.shared.fleet.snapshot().load();
+        if !Arc::ptr_eq(&held.0, &present) {
+            *held = Rc::new(View(Arc::clone(&present)));
+        }
+        Rc::clone(&held)
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood, 2014): for choices and request ids, not for secrets.
+    pub(super) fn random(&self) -> u64 {
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn draining(&self) -> bool {
+        self.shared.phase() == Phase::Draining
+    }
+
+    /// The worker's housekeeping, until the process ends.
+    pub(super) async fn housekeep(self: Rc<Self>) {
+        loop {
+            monoio::time::sleep(TICK).await;
+            self.deadlines.tick();
+            if self.draining() {
+                self.deadlines.end_idle();
+            }
+            self.pools.borrow_mut().expire(self.deadlines.now_ms(), self.shared.config.times.upstream_idle);
+            self.shared.trie.tick();
+        }
+    }
+}
+
+/// One open client connection, counted for the whole process as long as it lives.
+pub(super) struct Counted(Rc<Worker>);
+
+impl Counted {
+    pub(super) fn new(worker: &Rc<Worker>) -> Self {
+        worker.shared.connections.fetch_add(1, Relaxed);
+        worker.shard().accepted.add(1);
+        Counted(Rc::clone(worker))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.shared.connections.fetch_sub(1, Relaxed);
+        self.0.shard().closed.add(1);
+    }
+}

@@ -1,0 +1,60 @@
+//! The backends as both planes see them.
+//!
+//! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
+//! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
+//! control plane. A backend keeps its **slot** (an index into all of these) as long as it is known.
+
+pub mod arrivals;
+pub mod load;
+pub mod snapshot;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use arrivals::Arrivals;
+use load::Load;
+use snapshot::Snapshot;
+
+pub struct Fleet {
+    snapshot: ArcSwap<Snapshot>,
+    load: Box<[Load]>,
+    pub arrivals: Arrivals,
+    turn: AtomicU64,
+}
+
+impl Fleet {
+    /// A fleet that knows no backend yet.
+    pub fn new(slots: usize, workers: usize) -> Self {
+        Fleet {
+            snapshot: ArcSwap::from_pointee(Snapshot::default()),
+            load: (0..slots).map(|_| Load::default()).collect(),
+            arrivals: Arrivals::new(slots, workers),
+            turn: AtomicU64::new(0),
+        }
+    }
+
+    /// The present snapshot; workers keep it in an `arc_swap::Cache`.
+    pub fn snapshot(&self) -> &ArcSwap<Snapshot> {
+        &self.snapshot
+    }
+
+    /// Makes `snapshot` the present one. Requests that have read the old one finish with it.
+    pub fn publish(&self, snapshot: Snapshot) {
+        self.snapshot.store(Arc::new(snapshot));
+    }
+
+    pub fn load(&self, slot: u16) -> &Load {
+        &self.load[usize::from(slot)]
+    }
+
+    pub fn slots(&self) -> usize {
+        self.load.len()
+    }
+
+    /// The next number of one sequence over all workers: round robin and the rotation among equals.
+    pub fn next_turn(&self) -> u64 {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+}

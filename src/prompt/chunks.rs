@@ -1,0 +1,138 @@
+//! Chained chunk hashes: the key as the trie wants it.
+//!
+//! Knows bytes alone, not where they come from. Invariant: the key depends on the seed and on the bytes fed, not on how
+//! they were cut into pieces.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub const DEFAULT_CHUNK_BYTES: usize = 128;
+/// Below this a hash would be half as large as what it stands for.
+pub const MIN_CHUNK_BYTES: usize = 16;
+
+/// `hash_i = xxh3_64_with_seed(chunk_i, hash_{i-1})`, the first seeded by the namespace, so that each hash names the
+/// whole prefix up to it. A rest that fills no chunk is left out: the next turn of a conversation then extends the key.
+#[derive(Debug)]
+pub struct Chunks {
+    chunk_bytes: usize,
+    /// The last hash, or the seed before the first chunk.
+    link: u64,
+    /// Bytes of the chunk that is not full yet; always shorter than a chunk between two calls.
+    carry: Vec<u8>,
+    key: Vec<u64>,
+    bytes: u64,
+}
+
+impl Chunks {
+    /// # Panics
+    /// When `chunk_bytes` is under [`MIN_CHUNK_BYTES`].
+    pub fn new(chunk_bytes: usize) -> Self {
+        assert!(chunk_bytes >= MIN_CHUNK_BYTES, "a chunk has at least {MIN_CHUNK_BYTES} bytes");
+        Self { chunk_bytes, link: 0, carry: Vec::with_capacity(chunk_bytes), key: Vec::new(), bytes: 0 }
+    }
+
+    /// Begins another key; forgets the one before, keeps its memory.
+    pub fn start(&mut self, seed: u64) {
+        self.link = seed;
+        self.carry.clear();
+        self.key.clear();
+        self.bytes = 0;
+    }
+
+    /// Whole chunks are hashed where they stand; only what crosses a chunk border is copied.
+    #[inline]
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let room = self.chunk_bytes - self.carry.len();
+        if bytes.len() < room {
+            self.carry.extend_from_slice(bytes);
+        } else {
+            self.feed_across(bytes, room);
+        }
+    }
+
+    /// At least one chunk becomes full.
+    fn feed_across(&mut self, mut bytes: &[u8], room: usize) {
+        if !self.carry.is_empty() {
+            let (head, rest) = bytes.split_at(room);
+            self.carry.extend_from_slice(head);
+            self.link = xxh3_64_with_seed(&self.carry, self.link);
+            self.key.push(self.link);
+            self.carry.clear();
+            bytes = rest;
+        }
+        let whole = bytes.chunks_exact(self.chunk_bytes);
+        let rest = whole.remainder();
+        self.key.extend(whole.map(|chunk| {
+            self.link = xxh3_64_with_seed(chunk, self.link);
+            self.link
+        }));
+        self.carry.extend_from_slice(rest);
+    }
+
+    /// One hash for each whole chunk so far.
+    pub fn key(&self) -> &[u64] {
+        &self.key
+    }
+
+    /// Bytes fed since `start`, the rest that fills no chunk included: the length of the prompt as the key sees it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chained(seed: u64, bytes: &[u8], chunk_bytes: usize) -> Vec<u64> {
+        let mut link = seed;
+        let mut key = Vec::new();
+        for chunk in bytes.chunks(chunk_bytes).filter(|chunk| chunk.len() == chunk_bytes) {
+            link = xxh3_64_with_seed(chunk, link);
+            key.push(link);
+        }
+        key
+    }
+
+    #[test]
+    fn any_cut_of_the_bytes_gives_the_same_key() {
+        let bytes: Vec<u8> = (0..200_u32).map(|i| (i * 7 + i / 16) as u8).collect();
+        for chunk_bytes in [16, 17, 64, 128, 199, 200, 201] {
+            let mut chunks = Chunks::new(chunk_bytes);
+            for first in 0..=bytes.len() {
+                for second in [first, (first + 1).min(200), (first + 40).min(200), 200] {
+                    chunks.start(9);
+                    chunks.feed(&bytes[..first]);
+                    chunks.feed(&bytes[first..second]);
+                    chunks.feed(&bytes[second..]);
+                    assert_eq!(chunks.key(), chained(9, &bytes, chunk_bytes), "cut at {first} and {second}");
+                    assert_eq!(chunks.bytes(), 200);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hash_names_the_whole_prefix() {
+        let key_of = |seed: u64, bytes: &[u8]| {
+            let mut chunks = Chunks::new(16);
+            chunks.start(seed);
+            chunks.feed(bytes);
+            chunks.key().to_vec()
+        };
+        let same_tail = [key_of(1, &[b'a'; 48]), key_of(1, &[&[b'b'; 16][..], &[b'a'; 32]].concat())];
+        assert!(same_tail[0].iter().zip(&same_tail[1]).all(|(one, other)| one != other));
+        assert_ne!(key_of(1, &[b'a'; 16]), key_of(2, &[b'a'; 16]));
+        assert_eq!(key_of(1, &[b'a'; 48])[..2], key_of(1, &[b'a'; 47])[..]);
+    }
+
+    #[test]
+    #[should_panic(expected = "at least 16 bytes")]
+    fn a_tiny_chunk_is_refused() {
+        Chunks::new(15);
+    }
+}

@@ -1,0 +1,222 @@
+//! One strict pass over JSON text (RFC 8259), without a tree and without recursion.
+//!
+//! Two liberties, both those of Python's `json`, which most engines read with: `NaN`, `Infinity` and `-Infinity` are
+//! numbers, and control characters or bytes that are not UTF-8 inside a string are left to the engine. Invariant: every
+//! step moves forward, so that time is linear; a pass that returns `None` stands at the fault.
+
+use memchr::memchr2;
+
+/// Deeper nesting is refused, as RFC 8259 §9 allows. Python's `json` gives up earlier.
+pub(super) const MAX_DEPTH: usize = 16 * 1024;
+
+/// Strings begin with a plain loop over this many bytes: a call into `memchr` costs more than most names.
+const INLINE_BYTES: usize = 16;
+
+/// Which of the open brackets are braces, one bit a level. Reusable.
+#[derive(Debug, Default)]
+pub(super) struct Nest {
+    braces: Vec<u64>,
+    depth: usize,
+}
+
+impl Nest {
+    fn push(&mut self, brace: bool) -> Option<()> {
+        if self.depth == MAX_DEPTH {
+            return None;
+        }
+        let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
+        if word == self.braces.len() {
+            self.braces.push(0);
+        }
+        let word = self.braces.get_mut(word)?;
+        *word = if brace { *word | bit } else { *word & !bit };
+        self.depth += 1;
+        Some(())
+    }
+
+    /// Is the innermost bracket a brace? `None` outside of all.
+    fn innermost(&self) -> Option<bool> {
+        let level = self.depth.checked_sub(1)?;
+        Some(self.braces.get(level / 64)? >> (level % 64) & 1 == 1)
+    }
+}
+
+pub(super) struct Grammar<'b> {
+    body: &'b [u8],
+    pub(super) at: usize,
+}
+
+impl<'b> Grammar<'b> {
+    pub(super) fn new(body: &'b [u8]) -> Self {
+        Self { body, at: 0 }
+    }
+
+    #[inline]
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.body.get(self.at).copied()
+    }
+
+    /// Steps over `byte` if it stands here.
+    #[inline]
+    pub(super) fn eat(&mut self, byte: u8) -> bool {
+        let here = self.peek() == Some(byte);
+        self.at += usize::from(here);
+        here
+    }
+
+    #[inline]
+    pub(super) fn expect(&mut self, byte: u8) -> Option<()> {
+        self.eat(byte).then_some(())
+    }
+
+    #[inline]
+    pub(super) fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    /// Steps over a member's name, its colon and the space around; answers whether the name has escapes.
+    #[inline]
+    pub(super) fn colon(&mut self) -> Option<()> {
+        self.space();
+        self.expect(b':')?;
+        self.space();
+        Some(())
+    }
+
+    /// Steps over one string; answers whether it has escapes.
+    #[inline]
+    pub(super) fn string(&mut self) -> Option<bool> {
+        self.expect(b'"')?;
+        let mut escaped = false;
+        loop {
+            self.at += quote_or_backslash(self.body.get(self.at..)?)?;
+            if self.eat(b'"') {
+                return Some(escaped);
+            }
+            escaped = true;
+            self.at += escape_len(self.body.get(self.at..)?)?;
+        }
+    }
+
+    /// Steps over one value of any depth; answers whether it is a string with escapes.
+    #[inline]
+    pub(super) fn value(&mut self, nest: &mut Nest) -> Option<bool> {
+        match self.peek()? {
+            b'"' => self.string(),
+            b'{' | b'[' => self.container(nest).map(|()| false),
+            _ => self.scalar().map(|()| false),
+        }
+    }
+
+    fn container(&mut self, nest: &mut Nest) -> Option<()> {
+        nest.depth = 0;
+        loop {
+            match self.peek()? {
+                b'"' => self.string().map(|_| ())?,
+                bracket @ (b'{' | b'[') => {
+                    if self.open(bracket == b'{', nest)? {
+                        continue;
+                    }
+                }
+                _ => self.scalar()?,
+            }
+            if self.close(nest)? {
+                return Some(());
+            }
+        }
+    }
+
+    /// Steps over an opening bracket; answers whether a value follows (an empty pair is a value by itself).
+    fn open(&mut self, brace: bool, nest: &mut Nest) -> Option<bool> {
+        self.at += 1;
+        self.space();
+        if self.eat(if brace { b'}' } else { b']' }) {
+            return Some(false);
+        }
+        nest.push(brace)?;
+        if brace {
+            self.name()?;
+        }
+        Some(true)
+    }
+
+    /// After a value: steps over the brackets that close here, up to the next value. True when none is left open.
+    fn close(&mut self, nest: &mut Nest) -> Option<bool> {
+        while let Some(brace) = nest.innermost() {
+            self.space();
+            if self.eat(b',') {
+                self.space();
+                if brace {
+                    self.name()?;
+                }
+                return Some(false);
+            }
+            self.expect(if brace { b'}' } else { b']' })?;
+            nest.depth -= 1;
+        }
+        Some(true)
+    }
+
+    fn name(&mut self) -> Option<()> {
+        self.string()?;
+        self.colon()
+    }
+
+    fn scalar(&mut self) -> Option<()> {
+        let word: &[u8] = match self.peek()? {
+            b'n' => b"null",
+            b't' => b"true",
+            b'f' => b"false",
+            b'N' => b"NaN",
+            b'I' => b"Infinity",
+            b'-' if self.body.get(self.at + 1) == Some(&b'I') => b"-Infinity",
+            _ => return self.number(),
+        };
+        self.body.get(self.at..)?.starts_with(word).then(|| self.at += word.len())
+    }
+
+    fn number(&mut self) -> Option<()> {
+        self.eat(b'-');
+        if !self.eat(b'0') {
+            self.digits()?;
+        }
+        if self.eat(b'.') {
+            self.digits()?;
+        }
+        if self.eat(b'e') || self.eat(b'E') {
+            let _signed = self.eat(b'+') || self.eat(b'-');
+            self.digits()?;
+        }
+        Some(())
+    }
+
+    fn digits(&mut self) -> Option<()> {
+        let from = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        (self.at > from).then_some(())
+    }
+}
+
+/// Offset of the first quote or backslash.
+#[inline]
+pub(super) fn quote_or_backslash(text: &[u8]) -> Option<usize> {
+    let head = text.get(..INLINE_BYTES).unwrap_or(text);
+    if let Some(hit) = head.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+        return Some(hit);
+    }
+    memchr2(b'"', b'\\', text.get(head.len()..)?).map(|hit| head.len() + hit)
+}
+
+/// Length of the escape that `text` begins with; `None` when it is none.
+#[inline]
+fn escape_len(text: &[u8]) -> Option<usize> {
+    match text.get(1)? {
+        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
+        b'u' => text.get(2..6)?.iter().all(u8::is_ascii_hexdigit).then_some(6),
+        _ => None,
+    }
+}

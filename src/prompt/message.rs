@@ -1,0 +1,182 @@
+//! What one message adds to the key: role, content, reasoning, tool calls, under all the names that the chat APIs give
+//! them (OpenAI's chat and responses, Anthropic's messages).
+//!
+//! Knows no endpoint. Odd content (null, a number, an object where text is expected) adds nothing. Members count in
+//! the key's order, not in the body's, hence each object is walked before any of it is fed. The walk goes two levels
+//! of content deep (a tool's result has parts of its own) and no deeper.
+
+use super::cursor::{Cursor, Name, Text, Value};
+use super::writer::{Tag, Writer};
+
+/// A list of messages; an element that is no object adds nothing.
+pub(super) fn messages<'b>(out: &mut Writer<'_, 'b>, value: Value<'b>) -> Option<()> {
+    let mut cursor = Cursor::new(value.raw);
+    if !cursor.enter(b'[') {
+        return Some(());
+    }
+    while cursor.element() {
+        if cursor.enter(b'{') {
+            message(out, &mut cursor)?;
+        } else {
+            cursor.value()?;
+        }
+    }
+    Some(())
+}
+
+fn message<'b>(out: &mut Writer<'_, 'b>, cursor: &mut Cursor<'b>) -> Option<()> {
+    let [mut role, mut text, mut reasoning, mut calls, mut name, mut arguments, mut output] = [None; 7];
+    while let Some(member) = cursor.member() {
+        let value = cursor.value()?;
+        let field = match member.name(&mut Name::default()) {
+            b"role" => &mut role,
+            b"content" => &mut text,
+            b"reasoning_content" | b"reasoning" => &mut reasoning,
+            b"tool_calls" => &mut calls,
+            b"name" => &mut name,
+            b"arguments" => &mut arguments,
+            b"output" => &mut output,
+            _ => continue,
+        };
+        *field = Some(value);
+    }
+    out.message(role.and_then(Value::text));
+    optional(text, |value| content(out, Tag::Text, value))?;
+    if let Some(value) = reasoning.filter(|value| value.raw.len() > 2 && value.text().is_some()) {
+        out.raw(Tag::Reasoning, value.raw);
+    }
+    if let Some(value) = calls.filter(|value| value.is_filled_array()) {
+        out.raw(Tag::ToolCalls, value.raw);
+    }
+    if let Some(arguments) = arguments.and_then(Value::text) {
+        called(out, name);
+        out.text(Tag::ToolCalls, arguments);
+    }
+    optional(output, |value| content(out, Tag::ToolResult, value))?;
+    out.end_message();
+    Some(())
+}
+
+/// The name of the tool that is called.
+fn called(out: &mut Writer<'_, '_>, name: Option<Value<'_>>) {
+    if let Some(name) = name.and_then(Value::text) {
+        out.text(Tag::ToolCalls, name);
+    }
+}
+
+fn optional<T>(value: Option<T>, feed: impl FnOnce(T) -> Option<()>) -> Option<()> {
+    value.map_or(Some(()), feed)
+}
+
+/// A string, or parts in their order. A string and one single text part add the same.
+pub(super) fn content<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>) -> Option<()> {
+    parts(out, tag, value, true)
+}
+
+fn parts<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -> Option<()> {
+    if let Some(text) = value.text() {
+        out.text(tag, text);
+        return Some(());
+    }
+    let mut cursor = Cursor::new(value.raw);
+    if !cursor.enter(b'[') {
+        return Some(());
+    }
+    while cursor.element() {
+        let value = cursor.value()?;
+        match value.first()? {
+            b'"' => out.text(tag, value.text()?),
+            b'{' => part(out, tag, value, outer)?,
+            _ => {}
+        }
+    }
+    Some(())
+}
+
+/// What a part may say, whatever its type.
+#[derive(Default)]
+struct Part<'b> {
+    kind: Option<Value<'b>>,
+    text: Option<Value<'b>>,
+    thinking: Option<Value<'b>>,
+    content: Option<Value<'b>>,
+    name: Option<Value<'b>>,
+    input: Option<Value<'b>>,
+    media: Option<Value<'b>>,
+}
+
+impl<'b> Part<'b> {
+    fn read(cursor: &mut Cursor<'b>) -> Option<Self> {
+        let mut part = Self::default();
+        while let Some(member) = cursor.member() {
+            let value = cursor.value()?;
+            let field = match member.name(&mut Name::default()) {
+                b"type" => &mut part.kind,
+                b"text" => &mut part.text,
+                b"thinking" => &mut part.thinking,
+                b"content" => &mut part.content,
+                b"name" => &mut part.name,
+                b"input" => &mut part.input,
+                b"image_url" | b"input_audio" | b"audio_url" | b"video_url" | b"file" | b"source" | b"image"
+                | b"audio" | b"video" | b"file_id" | b"file_data" | b"file_url" => &mut part.media,
+                _ => continue,
+            };
+            *field = Some(value);
+        }
+        Some(part)
+    }
+}
+
+fn part<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -> Option<()> {
+    let mut cursor = Cursor::new(value.raw);
+    cursor.enter(b'{');
+    let part = Part::read(&mut cursor)?;
+    let kind = part.kind.and_then(Value::text).unwrap_or(Text { raw: b"", escaped: false });
+    let mut buffer = Name::default();
+    let kind = kind.name(&mut buffer);
+    if let Some(text) = part.text.and_then(Value::text) {
+        out.text(tag, text);
+    } else if let Some(text) = part.thinking.and_then(Value::text) {
+        out.text(Tag::Reasoning, text);
+    } else if let Some(media) = part.media {
+        if let Some(payload) = payload(media) {
+            out.digest(kind, payload);
+        }
+    } else if let Some(input) = part.input {
+        called(out, part.name);
+        out.raw(Tag::ToolCalls, input.raw);
+    } else if let Some(content) = part.content.filter(|_| outer) {
+        parts(out, Tag::ToolResult, content, false)?;
+    } else if !matches!(kind, b"" | b"text" | b"input_text" | b"output_text" | b"tool_result") {
+        out.digest(kind, Text { raw: value.raw, escaped: false });
+    }
+    Some(())
+}
+
+/// The URL or data that an image, a sound or a file is given by; all of an object that has neither. `None` for what
+/// says nothing.
+fn payload(media: Value<'_>) -> Option<Text<'_>> {
+    if let Some(text) = media.text() {
+        return (!text.raw.is_empty()).then_some(text);
+    }
+    let mut cursor = Cursor::new(media.raw);
+    let mut found = None;
+    let mut members = 0;
+    cursor.enter(b'{').then_some(())?;
+    while let Some(member) = cursor.member() {
+        members += 1;
+        let value = cursor.value()?;
+        if matches!(member.name(&mut Name::default()), b"url" | b"data" | b"file_data" | b"file_id") {
+            found = value.text().or(found);
+        }
+    }
+    found.or((members > 0).then_some(Text { raw: media.raw, escaped: false }))
+}
+
+/// An item of a list that is an object: `{"text": …}` or `{"content": …}`.
+pub(super) fn holder<'b>(out: &mut Writer<'_, 'b>, tag: Tag, cursor: &mut Cursor<'b>) -> Option<()> {
+    cursor.enter(b'{');
+    let part = Part::read(cursor)?;
+    let text = part.text.filter(|value| value.text().is_some());
+    optional(text.or(part.content), |value| content(out, tag, value))
+}

@@ -1,0 +1,90 @@
+//! Feeds tagged pieces of a prompt to the chunks.
+//!
+//! A tag is two bytes, the first of which never occurs in UTF-8: text cannot forge one. Invariant: a message that has
+//! nothing of its own adds nothing, not even its role, so that strangers' empty messages share no chunk.
+
+use super::chunks::Chunks;
+use super::cursor::Text;
+use super::namespace::text_hash;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const TAG_LEAD: u8 = 0xff;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Tag {
+    Tools = b't',
+    System = b's',
+    EarlierResponse = b'e',
+    Message = b'm',
+    Text = b'x',
+    ToolResult = b'o',
+    Media = b'd',
+    ToolCalls = b'c',
+    Reasoning = b'r',
+    Query = b'q',
+    Item = b'i',
+    Tokens = b'k',
+}
+
+pub(super) struct Writer<'c, 'b> {
+    chunks: &'c mut Chunks,
+    /// The role of a message that has added nothing yet; `Some(None)` when it has none.
+    role: Option<Option<Text<'b>>>,
+}
+
+impl<'c, 'b> Writer<'c, 'b> {
+    pub(super) fn new(chunks: &'c mut Chunks) -> Self {
+        Self { chunks, role: None }
+    }
+
+    /// A message begins; its role is written with its first piece.
+    pub(super) fn message(&mut self, role: Option<Text<'b>>) {
+        self.role = Some(role);
+    }
+
+    /// The message's end: what follows belongs to none.
+    pub(super) fn end_message(&mut self) {
+        self.role = None;
+    }
+
+    pub(super) fn tag(&mut self, tag: Tag) {
+        if let Some(role) = self.role.take() {
+            self.chunks.feed(&[TAG_LEAD, Tag::Message as u8]);
+            if let Some(role) = role {
+                role.decode(|piece| self.chunks.feed(piece));
+            }
+        }
+        self.chunks.feed(&[TAG_LEAD, tag as u8]);
+    }
+
+    /// Decoded text under a tag; empty text adds nothing.
+    pub(super) fn text(&mut self, tag: Tag, text: Text<'_>) {
+        if !text.raw.is_empty() {
+            self.tag(tag);
+            self.bare(text);
+        }
+    }
+
+    /// Decoded text without a tag.
+    pub(super) fn bare(&mut self, text: Text<'_>) {
+        text.decode(|piece| self.chunks.feed(piece));
+    }
+
+    /// JSON as it stands.
+    pub(super) fn raw(&mut self, tag: Tag, json: &[u8]) {
+        self.tag(tag);
+        self.chunks.feed(json);
+    }
+
+    /// What is too long or too foreign to be keyed by its bytes: its digest, apart for each kind.
+    pub(super) fn digest(&mut self, kind: &[u8], payload: Text<'_>) {
+        self.tag(Tag::Media);
+        let digest = text_hash(payload, xxh3_64_with_seed(kind, 0));
+        self.chunks.feed(&digest.to_le_bytes());
+    }
+
+    pub(super) fn token(&mut self, id: u32) {
+        self.chunks.feed(&id.to_be_bytes());
+    }
+}

@@ -1,0 +1,192 @@
+//! The writing walks: marking a key for a backend, and correcting a wrong belief.
+//!
+//! One call is a bounded, synchronous operation under one pin. A step either gets on along the key or has lost a race
+//! to another thread's success; after [`MAX_LOSSES`] of the latter the rest of the key stays unmarked, which is a
+//! forgotten mark, not a wrong one.
+
+use super::evict::Room;
+use super::mark::{Mark, Stamp};
+use super::node::{MAX_RUN, OwnedNode, Shape};
+use super::sync::{Guard, Ordering, pin};
+use super::table::{Edge, Published};
+use super::{Holder, Trie, common, holders};
+
+/// Races that one insert may lose before it gives up.
+const MAX_LOSSES: u32 = 64;
+
+/// Runs after which a long walk lets the epoch move on.
+const RUNS_PER_PIN: u32 = 64;
+
+enum Step {
+    /// So many chunks of the key are marked.
+    On(usize),
+    /// Another thread was faster: look again.
+    Lost,
+    /// There is no room for the rest.
+    Refused,
+}
+
+/// One insert under way.
+struct Walk<'t> {
+    trie: &'t Trie,
+    holder: Holder,
+    stamp: Stamp,
+    /// Chunks that the backend was not believed to hold before.
+    fresh: u32,
+}
+
+impl Trie {
+    /// Believes that `holder` holds all of `key`: chained chunk hashes, each naming the whole prefix up to it.
+    ///
+    /// Does nothing if the holder's generation is not its slot's. What does not fit in memory is left out, the end of
+    /// the key first.
+    pub fn insert(&self, key: &[u64], holder: Holder) {
+        if self.slots.generation(holder.slot) != Some(holder.generation) {
+            self.ledger.void.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let stamp = self.slots.now(holder.slot);
+        let mut walk = Walk { trie: self, holder, stamp, fresh: 0 };
+        walk.run(key);
+        self.slots.sent(holder.slot, walk.fresh);
+    }
+
+    /// Corrects a wrong belief: of `key`, `holder` keeps its first `keep_chunks` chunks at most.
+    ///
+    /// What it holds of the runs that the rest of the key goes through is forgotten with it; marks of other keys in
+    /// other runs behind the gap stay, but don't count until the gap is closed.
+    pub fn forget(&self, key: &[u64], holder: Holder, keep_chunks: usize) {
+        let guard = pin();
+        let mut start = 0;
+        while let Some(edge) = key.get(start).and_then(|&hash| self.table.find(hash, &guard)) {
+            let matched = common(edge.node.run(), &key[start..]);
+            let keep = keep_chunks.saturating_sub(start);
+            if keep < matched {
+                holders::shorten(edge.node.marks(), holder.slot, holder.generation, keep as u8);
+            }
+            start += matched;
+        }
+    }
+}
+
+impl Walk<'_> {
+    fn run(&mut self, key: &[u64]) {
+        let mut guard = pin();
+        let (mut start, mut losses, mut steps) = (0, 0, 0);
+        while start < key.len() {
+            match self.step(key, start, &guard) {
+                Step::On(chunks) => start += chunks,
+                Step::Lost if losses < MAX_LOSSES => losses += 1,
+                Step::Lost | Step::Refused => {
+                    self.trie.ledger.refused.fetch_add(1, Ordering::Relaxed);
+                    break;
+                }
+            }
+            steps += 1;
+            if steps % RUNS_PER_PIN == 0 {
+                guard.repin();
+            }
+        }
+        if self.trie.ledger.backlog_is_high() {
+            guard.flush();
+        }
+    }
+
+    fn step(&mut self, key: &[u64], start: usize, guard: &Guard) -> Step {
+        let rest = &key[start..];
+        let Some(edge) = self.trie.table.find(rest[0], guard) else {
+            return self.create(rest, start, guard);
+        };
+        let run = edge.node.run();
+        let matched = common(run, rest);
+        if matched == run.len() && self.can_grow(run, rest, guard) {
+            let growth = &rest[matched..rest.len().min(MAX_RUN)];
+            return self.rebuild(edge, growth, run.len(), guard);
+        }
+        match holders::put(edge.node.marks(), self.mark(matched), &self.trie.slots) {
+            Some(fresh) => {
+                self.fresh += fresh;
+                Step::On(matched)
+            }
+            None => self.rebuild(edge, &[], matched, guard),
+        }
+    }
+
+    /// Whether the key goes on behind the run, the run has space, and no other run begins there.
+    fn can_grow(&self, run: &[u64], rest: &[u64], guard: &Guard) -> bool {
+        run.len() < MAX_RUN && rest.len() > run.len() && self.trie.table.find(rest[run.len()], guard).is_none()
+    }
+
+    fn mark(&self, held: usize) -> Mark {
+        Mark { slot: self.holder.slot, generation: self.holder.generation, held: held as u8, stamp: self.stamp }
+    }
+
+    /// A run of its own for the beginning of `rest`.
+    fn create(&mut self, rest: &[u64], start: usize, guard: &Guard) -> Step {
+        let run = &rest[..rest.len().min(MAX_RUN)];
+        let Room::Granted(room) = self.trie.make_room(Shape::new(run.len(), 1), rest[0], guard) else {
+            return Step::Refused;
+        };
+        let node = room.build(start as u32, run, &[]);
+        node.view().marks()[0].store(self.mark(run.len()).pack(), Ordering::Relaxed);
+        let length = run.len();
+        match self.trie.table.publish(node, guard, |twin| self.trie.retire(twin, guard)) {
+            Published::Done => {}
+            Published::Taken(node) => {
+                self.discard(node);
+                return Step::Lost;
+            }
+            Published::Full(node) => {
+                if let Err(node) = self.trie.displace(node, guard) {
+                    self.discard(node);
+                    return Step::Lost;
+                }
+            }
+        }
+        self.trie.ledger.published(length);
+        self.fresh += length as u32;
+        Step::On(length)
+    }
+
+    /// Puts a copy in the run's place: longer by `growth`, with room for this holder, which holds `matched` chunks of
+    /// it and the growth. A mark that is put on the old node meanwhile is forgotten.
+    fn rebuild(&mut self, edge: Edge<'_>, growth: &[u64], matched: usize, guard: &Guard) -> Step {
+        let (node, slots) = (edge.node, &self.trie.slots);
+        let length = node.run().len() + growth.len();
+        let live = holders::live(node.marks(), slots).count();
+        let crowded = live == node.marks().len();
+        let shape = Shape::new(length, if crowded { 2 * live } else { live + 1 });
+        let Room::Granted(room) = self.trie.make_room(shape, node.run()[0], guard) else {
+            return Step::Refused;
+        };
+        let copy = room.build(node.depth(), node.run(), growth);
+        let cells = copy.view().marks();
+        for (cell, mark) in cells.iter().zip(holders::live(node.marks(), slots)) {
+            cell.store(mark.pack(), Ordering::Relaxed);
+        }
+        let held = matched + growth.len();
+        let Some(fresh) = holders::put(cells, self.mark(held), slots) else {
+            self.discard(copy);
+            return Step::Lost;
+        };
+        match self.trie.table.replace(edge, copy) {
+            Ok(old) => {
+                self.trie.ledger.published(length);
+                self.trie.retire(old, guard);
+                self.fresh += fresh;
+                Step::On(held)
+            }
+            Err(copy) => {
+                self.discard(copy);
+                Step::Lost
+            }
+        }
+    }
+
+    /// Frees a node that nobody has seen.
+    fn discard(&self, node: OwnedNode) {
+        let bytes = node.view().bytes();
+        drop(node);
+        self.trie.ledger.release(bytes);
+    }
+}

@@ -1,0 +1,334 @@
+//! The trie against its twin, one thread.
+
+use proptest::prelude::*;
+
+use super::mark::STAMP_CHUNKS;
+use super::node::MAX_RUN;
+use super::twin::Twin;
+use super::*;
+
+const SLOTS: usize = 6;
+
+fn trie(memory_bytes: usize) -> Trie {
+    Trie::new(&Options { memory_bytes, slots: SLOTS }).unwrap()
+}
+
+/// The key of a sequence of chunks: equal prefixes give equal hashes, and no others do.
+fn key(chunks: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    let chain = |name: &mut u64, chunk: u64| {
+        *name = (*name ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_add(chunk);
+        Some(*name)
+    };
+    chunks.into_iter().scan(0x1234_5678, chain).collect()
+}
+
+fn holder(trie: &Trie, slot: u16) -> Holder {
+    Holder { slot, generation: trie.generation(slot) }
+}
+
+fn chunks(trie: &Trie, key: &[u64], slot: u16) -> u32 {
+    let mut found = Matches::new(SLOTS);
+    trie.lookup(key, &mut found);
+    found.chunks(slot)
+}
+
+#[test]
+fn too_little_memory_and_too_many_slots_are_refused_by_name() {
+    let small = Trie::new(&Options { memory_bytes: MIN_MEMORY_BYTES - 1, slots: 1 }).err().unwrap();
+    assert!(small.to_string().contains("1048575") && small.to_string().contains("1048576"), "{small}");
+    let wide = Trie::new(&Options { memory_bytes: MIN_MEMORY_BYTES, slots: MAX_SLOTS + 1 }).err().unwrap();
+    assert!(wide.to_string().contains("4097"), "{wide}");
+    assert!(Trie::new(&Options { memory_bytes: MIN_MEMORY_BYTES, slots: MAX_SLOTS }).is_ok());
+}
+
+#[test]
+fn an_empty_trie_and_an_empty_key_match_nobody() {
+    let trie = trie(1 << 20);
+    let mut found = Matches::new(SLOTS);
+    trie.lookup(&key(0..9), &mut found);
+    assert!(found.is_empty() && found.longest() == 0);
+    trie.insert(&[], holder(&trie, 0));
+    trie.lookup(&[], &mut found);
+    assert!(found.is_empty());
+    assert_eq!(trie.stats().nodes, 0);
+}
+
+#[test]
+fn each_backend_answers_for_its_own_prefix() {
+    let trie = trie(1 << 20);
+    let long = key(0..300);
+    trie.insert(&long[..40], holder(&trie, 0));
+    trie.insert(&long[..200], holder(&trie, 1));
+    trie.insert(&long, holder(&trie, 2));
+    trie.insert(&key([0, 1, 2, 77, 78]), holder(&trie, 3));
+    let mut found = Matches::new(SLOTS);
+    trie.lookup(&long, &mut found);
+    assert_eq!([0, 1, 2, 3, 4].map(|slot| found.chunks(slot)), [40, 200, 300, 3, 0]);
+    assert_eq!(found.longest(), 300);
+    assert_eq!(found.iter().map(|found| found.chunks).sum::<u32>(), 543);
+    trie.lookup(&key([9]), &mut found);
+    assert!(found.is_empty(), "an answer is forgotten by the next lookup");
+    trie.check().unwrap();
+}
+
+#[test]
+fn a_conversation_that_grows_stays_one_dense_run() {
+    let trie = trie(1 << 20);
+    let talk = key(0..MAX_RUN as u64);
+    for turn in (4..=MAX_RUN).step_by(4) {
+        trie.insert(&talk[..turn], holder(&trie, 0));
+        assert_eq!(chunks(&trie, &talk, 0), turn as u32);
+    }
+    assert_eq!((trie.stats().nodes, trie.stats().chunks), (1, MAX_RUN));
+    trie.insert(&key(0..MAX_RUN as u64 + 1), holder(&trie, 0));
+    assert_eq!(trie.stats().nodes, 2);
+    trie.check().unwrap();
+}
+
+#[test]
+fn a_second_insert_of_the_same_changes_nothing() {
+    let trie = trie(1 << 20);
+    let held = key(0..500);
+    trie.insert(&held, holder(&trie, 0));
+    let before = Stats { inserts: 2, ..trie.stats() };
+    trie.insert(&held, holder(&trie, 0));
+    assert_eq!(trie.stats(), before);
+}
+
+#[test]
+fn a_run_takes_as_many_backends_as_there_are() {
+    let trie = Trie::new(&Options { memory_bytes: 4 << 20, slots: MAX_SLOTS }).unwrap();
+    let shared = key(0..30);
+    for slot in 0..MAX_SLOTS as u16 {
+        trie.insert(&shared, Holder { slot, generation: 0 });
+    }
+    let mut found = Matches::new(MAX_SLOTS);
+    trie.lookup(&shared, &mut found);
+    assert_eq!(found.iter().filter(|found| found.chunks == 30).count(), MAX_SLOTS);
+    assert_eq!(trie.stats().refused_inserts, 0);
+    trie.check().unwrap();
+}
+
+#[test]
+fn a_raise_voids_at_once_and_the_slots_next_life_owns_nothing() {
+    let trie = trie(1 << 20);
+    let held = key(0..200);
+    let old = holder(&trie, 1);
+    trie.insert(&held, old);
+    trie.insert(&held, holder(&trie, 2));
+    assert_eq!(trie.raise(1), 1);
+    assert_eq!((chunks(&trie, &held, 1), chunks(&trie, &held, 2)), (0, 200));
+    trie.insert(&held, old);
+    assert_eq!(chunks(&trie, &held, 1), 0, "an old generation marks nothing");
+    assert_eq!(trie.stats().void_inserts, 1);
+    trie.insert(&held[..50], holder(&trie, 1));
+    assert_eq!(chunks(&trie, &held, 1), 50);
+}
+
+#[test]
+fn marks_do_not_come_back_when_the_generation_comes_round() {
+    let trie = trie(1 << 20);
+    let held = key(0..200);
+    trie.insert(&held, holder(&trie, 1));
+    trie.insert(&key(500..600), holder(&trie, 1));
+    trie.insert(&held, holder(&trie, 2));
+    for _ in 0..=u16::MAX as u32 {
+        trie.raise(1);
+    }
+    assert_eq!(trie.generation(1), 0);
+    assert_eq!((chunks(&trie, &held, 1), chunks(&trie, &held, 2)), (0, 200));
+    trie.check().unwrap();
+}
+
+#[test]
+fn ticks_give_back_what_raised_slots_held() {
+    let trie = trie(1 << 20);
+    let settle = |trie: &Trie| (0..2_000).for_each(|_| trie.tick());
+    trie.insert(&key(0..100), holder(&trie, 0));
+    settle(&trie);
+    let before = trie.stats();
+    for round in 0..20 {
+        for prompt in 0..50 {
+            trie.insert(&key([0, 1, round, prompt, 7, 7]), holder(&trie, 1));
+        }
+        trie.raise(1);
+    }
+    assert!(trie.stats().nodes > 100);
+    settle(&trie);
+    let after = trie.stats();
+    assert_eq!((after.nodes, after.chunks), (before.nodes, before.chunks));
+    assert_eq!(chunks(&trie, &key(0..100), 0), 100);
+    trie.check().unwrap();
+}
+
+#[test]
+fn forgetting_leaves_the_holder_the_chunks_to_keep_and_the_others_theirs() {
+    let trie = trie(1 << 20);
+    let held = key(0..400);
+    for keep in [399, 300, 124, 123, 1, 0] {
+        trie.insert(&held, holder(&trie, 0));
+        trie.insert(&held, holder(&trie, 1));
+        trie.forget(&held, holder(&trie, 0), keep);
+        assert_eq!((chunks(&trie, &held, 0), chunks(&trie, &held, 1)), (keep as u32, 400), "keep {keep}");
+    }
+    trie.forget(&held, Holder { slot: 1, generation: 9 }, 0);
+    assert_eq!(chunks(&trie, &held, 1), 400, "another generation's belief is not touched");
+    trie.check().unwrap();
+}
+
+#[test]
+fn age_and_freshness_follow_the_backends_byte_clock() {
+    let trie = trie(8 << 20);
+    let first = key(0..100);
+    let mut found = Matches::new(SLOTS);
+    let mut seen = |trie: &Trie| {
+        trie.lookup(&first, &mut found);
+        found.iter().next().unwrap()
+    };
+    trie.insert(&first, holder(&trie, 0));
+    for prompt in 0..100u64 {
+        trie.insert(&key(1_000 * (prompt + 1)..1_000 * (prompt + 1) + 100), holder(&trie, 0));
+        trie.insert(&key(1_000 * (prompt + 1)..1_000 * (prompt + 1) + 100), holder(&trie, 0));
+    }
+    let age = seen(&trie).age;
+    assert!((10_100 - STAMP_CHUNKS as u32..=10_100).contains(&age), "{age}");
+    trie.set_horizon(0, age);
+    assert_eq!((seen(&trie).chunks, seen(&trie).fresh), (100, 0));
+    trie.set_horizon(0, age + 1);
+    assert_eq!((seen(&trie).chunks, seen(&trie).fresh), (100, 100));
+    trie.insert(&first, holder(&trie, 0));
+    assert!(seen(&trie).age < STAMP_CHUNKS as u32);
+}
+
+#[test]
+fn a_full_trie_keeps_what_is_used_and_never_passes_its_limit() {
+    let trie = trie(1 << 20);
+    let hot = key(0..200);
+    for prompt in 0..20_000u64 {
+        trie.insert(&hot, holder(&trie, 0));
+        assert_eq!(chunks(&trie, &hot, 0), 200, "after {prompt} prompts");
+        trie.insert(&key((prompt + 1) << 20..((prompt + 1) << 20) + 128), holder(&trie, 0));
+        assert!(trie.stats().used_bytes <= trie.stats().limit_bytes);
+    }
+    let stats = trie.stats();
+    assert!(stats.evicted_nodes > 10_000, "{stats:?}");
+    assert_eq!(stats.refused_inserts, 0, "{stats:?}");
+    assert!(stats.used_bytes > stats.limit_bytes / 4 * 3, "{stats:?}");
+    trie.check().unwrap();
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert { key: Vec<u64>, slot: u16, stale: bool },
+    Raise { slot: u16 },
+    Forget { key: Vec<u64>, slot: u16, keep: usize },
+    Tick,
+}
+
+/// Few distinct chunks, so that keys branch everywhere; long stretches, so that runs fill and follow each other.
+fn keys() -> impl Strategy<Value = Vec<u64>> {
+    let stretch = (0..3u64, 1..90usize).prop_map(|(chunk, length)| vec![chunk; length]);
+    prop::collection::vec(stretch, 1..6).prop_map(|stretches| key(stretches.concat()))
+}
+
+fn ops(forget: u32) -> impl Strategy<Value = Vec<Op>> {
+    let slot = 0..SLOTS as u16;
+    let insert = (keys(), slot.clone(), prop::bool::weighted(0.1)).prop_map(|(key, slot, stale)| Op::Insert {
+        key,
+        slot,
+        stale,
+    });
+    let erase = (keys(), slot.clone(), 0..300usize).prop_map(|(key, slot, keep)| Op::Forget { key, slot, keep });
+    let op = prop_oneof![
+        20 => insert,
+        1 => slot.prop_map(|slot| Op::Raise { slot }),
+        forget => erase,
+        1 => Just(Op::Tick),
+    ];
+    prop::collection::vec(op, 1..60)
+}
+
+/// Runs `ops` on a trie and two twins, which forget the least and the most that may be forgotten.
+fn run(trie: &Trie, ops: &[Op]) -> (Twin, Twin) {
+    let (mut most, mut least) = (Twin::default(), Twin::default());
+    for op in ops {
+        match op {
+            Op::Insert { key, slot, stale } => {
+                let generation = trie.generation(*slot).wrapping_sub(u16::from(*stale));
+                let holder = Holder { slot: *slot, generation };
+                trie.insert(key, holder);
+                most.insert(key, holder);
+                least.insert(key, holder);
+            }
+            Op::Raise { slot } => {
+                trie.raise(*slot);
+                most.raise(*slot);
+                least.raise(*slot);
+            }
+            Op::Forget { key, slot, keep } => {
+                let holder = holder(trie, *slot);
+                trie.forget(key, holder, *keep);
+                most.forget(key, holder, *keep);
+                least.forget_subtree(key, holder, *keep);
+            }
+            Op::Tick => trie.tick(),
+        }
+    }
+    (most, least)
+}
+
+fn keys_of(ops: &[Op]) -> impl Iterator<Item = &Vec<u64>> {
+    ops.iter().filter_map(|op| match op {
+        Op::Insert { key, .. } | Op::Forget { key, .. } => Some(key),
+        Op::Raise { .. } | Op::Tick => None,
+    })
+}
+
+/// Enough for each run of the tests; PROPTEST_CASES asks for more.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(40);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn without_eviction_the_answers_are_the_twins(ops in ops(0), probes in prop::collection::vec(keys(), 8)) {
+        let trie = trie(4 << 20);
+        let (twin, _) = run(&trie, &ops);
+        prop_assert_eq!(trie.stats().evicted_nodes, 0);
+        for key in keys_of(&ops).chain(&probes) {
+            for slot in 0..SLOTS as u16 {
+                prop_assert_eq!(chunks(&trie, key, slot), twin.chunks(key, slot));
+            }
+        }
+        trie.check().map_err(TestCaseError::fail)?;
+    }
+
+    #[test]
+    fn forgetting_stays_between_the_key_and_its_subtree(ops in ops(8)) {
+        let trie = trie(4 << 20);
+        let (most, least) = run(&trie, &ops);
+        for key in keys_of(&ops) {
+            for slot in 0..SLOTS as u16 {
+                let held = chunks(&trie, key, slot);
+                prop_assert!(held <= most.chunks(key, slot));
+                prop_assert!(held >= least.chunks(key, slot));
+            }
+        }
+        trie.check().map_err(TestCaseError::fail)?;
+    }
+
+    #[test]
+    fn with_eviction_nothing_is_believed_that_the_twin_does_not(ops in ops(2)) {
+        let trie = Trie::with_table(2, 6 << 10, SLOTS);
+        let (most, _) = run(&trie, &ops);
+        for key in keys_of(&ops) {
+            for slot in 0..SLOTS as u16 {
+                prop_assert!(chunks(&trie, key, slot) <= most.chunks(key, slot));
+            }
+        }
+        trie.check().map_err(TestCaseError::fail)?;
+    }
+}

@@ -153,6 +153,13 @@ fn errors_are_those_of_a_real_engine() {
     client.send("POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc");
     assert!(client.rest().unwrap().starts_with("HTTP/1.1 400"));
     assert_eq!(engine.journal()["malformed"], 1);
+    // A request that breaks off is none of both.
+    let mut client = engine.connect();
+    client.send("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab");
+    drop(client);
+    std::thread::sleep(Duration::from_millis(20));
+    let journal = engine.journal();
+    assert_eq!((journal["incomplete"].as_u64(), journal["aborted"].as_u64()), (Some(1), Some(0)));
     // Asleep it generates nothing.
     engine.post("/sleep", "", "");
     assert_eq!(engine.get("/is_sleeping").json()["is_sleeping"], true);
@@ -240,4 +247,14 @@ fn idle_connections_are_closed_after_their_time() {
     let start = Instant::now();
     assert_eq!(client.rest().unwrap(), "");
     assert!(start.elapsed() > Duration::from_millis(250) && start.elapsed() < Duration::from_millis(1500));
+}
+
+#[test]
+fn an_engine_ends_by_a_signal_or_in_its_time() {
+    let start = Instant::now();
+    let mut engine = Engine::start("");
+    assert!(engine.terminate().success());
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let mut engine = Engine::start_for("0.2");
+    assert!(engine.wait().success());
 }

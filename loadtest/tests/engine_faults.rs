@@ -139,6 +139,8 @@ fn an_engine_can_refuse_and_come_back() {
     assert_eq!(Client::connect(target).exchange(&chat("", "x", "")).status, 503);
     set("none");
     assert_eq!(Client::connect(target).exchange(&chat("", "x", "")).status, 200);
+    let unknown = post("/debug/fault?set=hang&port=1", "", "");
+    assert_eq!(Client::connect(control).exchange(&unknown).status, 404);
     set("deaf");
     let mut client = Client::connect(target);
     client.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();

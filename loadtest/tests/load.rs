@@ -98,3 +98,12 @@ fn failures_have_kinds_and_an_exit_code() {
     let output = load(1, "--conversations 1 --turns 1");
     assert_eq!(report(&output)["errors"]["connect"], 1);
 }
+
+#[test]
+fn a_bound_on_conversations_does_not_count_as_waiting() {
+    let engine = Engine::start("--decode-tokens-per-s 100");
+    let flags = "--conversations 3 --turns 2 --rate 0 --think-ms 0 --max-tokens 11 --at-once 1";
+    let report = report(&load(engine.port(), flags));
+    assert!(report["elapsed_s"].as_f64().unwrap() >= 0.6, "{report}");
+    assert!(report["duration_ms"]["max"].as_f64().unwrap() < 200.0, "{report}");
+}

@@ -62,6 +62,18 @@ impl Engine {
         serde_json::from_str(&self.get("/debug/requests").text()).unwrap()
     }
 
+    /// The journal once it is as it should be, or after two seconds as it is.
+    pub(crate) fn journal_when(&self, wanted: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let deadline = std::time::Instant::now() + Duration::from_secs(2);
+        loop {
+            let journal = self.journal();
+            if wanted(&journal) || std::time::Instant::now() > deadline {
+                return journal;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().unwrap();
         self.wait()

@@ -2,8 +2,10 @@
 //!
 //! - [`engine`]: fake engines that speak OpenAI's API, keep a real block prefix cache and misbehave on demand.
 //! - [`load`]: an open-loop client that replays conversations and reports what they met.
+//! - [`compare`]: such reports side by side.
 //!
 //! The tools know nothing of the router: whatever they show about it, they show of any HTTP proxy in its place.
 
+pub mod compare;
 pub mod engine;
 pub mod load;

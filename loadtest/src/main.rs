@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use trieway_loadtest::{engine, load};
+use trieway_loadtest::{compare, engine, load};
 
 #[derive(Parser)]
 #[command(name = "trieway-loadtest", version, about = "Fake LLM engines and load for trying out LLM routers")]
@@ -18,12 +18,15 @@ enum Tool {
     Engine(engine::Options),
     /// Replay conversations against a server and report latency, cache hits and errors
     Load(load::Options),
+    /// Print reports of `load` side by side
+    Compare(compare::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().tool {
         Tool::Engine(options) => engine::run(options),
         Tool::Load(options) => load::run(&options),
+        Tool::Compare(options) => compare::run(&options),
     };
     match outcome {
         Ok(code) => code,

@@ -87,24 +87,23 @@ fn a_stream_adds_up_to_the_whole_answer() {
 
 #[test]
 fn the_first_token_comes_sooner_when_the_prompt_is_cached() {
-    // 1,031 bytes of prompt are 258 tokens: 258 ms when new, 2 ms when cached.
+    // 4,031 bytes of prompt are 1,008 tokens: a second when new, 16 ms when cached.
     let engine = Engine::start("--prefill-tokens-per-s 1000 --decode-tokens-per-s 100");
     let mut took = Vec::new();
-    for _ in 0..2 {
+    for least_ms in [1008, 16] {
         let start = Instant::now();
         let mut client = engine.connect();
-        client.send(&chat("", &"z".repeat(1000), r#","stream":true"#));
+        client.send(&chat("", &"z".repeat(4000), r#","stream":true"#));
         client.head().unwrap();
-        assert!(start.elapsed() < Duration::from_millis(200), "a stream's head comes at once");
-        let mut byte = [0];
-        client.stream.peek(&mut byte).unwrap();
+        assert!(start.elapsed() < Duration::from_millis(800), "a stream's head comes at once");
+        client.stream.peek(&mut [0]).unwrap();
         took.push(start.elapsed());
+        assert!(start.elapsed() >= Duration::from_millis(least_ms));
         client.rest_of_stream();
         // Eight tokens at 100 a second: seven gaps.
-        assert!(start.elapsed() - took[took.len() - 1] > Duration::from_millis(65));
+        assert!(start.elapsed() >= Duration::from_millis(least_ms + 70));
     }
-    assert!(took[0] >= Duration::from_millis(255), "{took:?}");
-    assert!(took[1] < Duration::from_millis(150), "{took:?}");
+    assert!(took[1] < Duration::from_millis(800), "{took:?}");
 }
 
 impl Client {
@@ -153,6 +152,12 @@ fn errors_are_those_of_a_real_engine() {
     client.send("POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc");
     assert!(client.rest().unwrap().starts_with("HTTP/1.1 400"));
     assert_eq!(engine.journal()["malformed"], 1);
+    // A request that breaks off is none of both.
+    let mut client = engine.connect();
+    client.send("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab");
+    drop(client);
+    let journal = engine.journal_when(|journal| journal["incomplete"] == 1);
+    assert_eq!((journal["incomplete"].as_u64(), journal["aborted"].as_u64()), (Some(1), Some(0)));
     // Asleep it generates nothing.
     engine.post("/sleep", "", "");
     assert_eq!(engine.get("/is_sleeping").json()["is_sleeping"], true);
@@ -171,19 +176,17 @@ fn a_client_that_leaves_is_seen_at_once_and_its_work_ends() {
         client.send(&chat(&format!("X-Tag: c{n}\r\n"), &"p".repeat(2000), extra));
         clients.push(client);
     }
-    std::thread::sleep(Duration::from_millis(50));
-    let before = engine.journal();
+    let before = engine.journal_when(|journal| journal["count"] == 2);
     assert_eq!((before["running"].as_u64(), before["waiting"].as_u64()), (Some(1), Some(1)));
     let left = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64() * 1000.0;
     drop(clients);
-    std::thread::sleep(Duration::from_millis(50));
-    let after = engine.journal();
+    let after = engine.journal_when(|journal| journal["aborted"] == 2);
     assert_eq!(
         (after["running"].as_u64(), after["waiting"].as_u64(), after["aborted"].as_u64()),
         (Some(0), Some(0), Some(2))
     );
     for abort in after["aborts"].as_array().unwrap() {
-        assert!(abort["seen_unix_ms"].as_f64().unwrap() - left < 50.0, "{abort}");
+        assert!(abort["seen_unix_ms"].as_f64().unwrap() - left < 250.0, "{abort}");
     }
 }
 
@@ -204,7 +207,7 @@ fn many_slow_streams_run_side_by_side() {
         assert!(response.text().contains(&format!("[s{n}] ")));
     }
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(340) && took < Duration::from_secs(3), "{took:?}");
+    assert!(took >= Duration::from_millis(340) && took < Duration::from_secs(10), "{took:?}");
 }
 
 #[test]
@@ -218,8 +221,8 @@ fn an_answer_that_nobody_reads_takes_no_memory() {
             client
         })
         .collect();
+    assert_eq!(engine.journal_when(|journal| journal["count"] == 20)["running"], 20);
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(engine.journal()["running"], 20);
     assert!(engine.resident_kb() < 40_000, "{} KB", engine.resident_kb());
     drop(clients);
 }
@@ -239,5 +242,15 @@ fn idle_connections_are_closed_after_their_time() {
     assert_eq!(client.exchange("GET /health HTTP/1.1\r\n\r\n").status, 200);
     let start = Instant::now();
     assert_eq!(client.rest().unwrap(), "");
-    assert!(start.elapsed() > Duration::from_millis(250) && start.elapsed() < Duration::from_millis(1500));
+    assert!(start.elapsed() > Duration::from_millis(250) && start.elapsed() < Duration::from_secs(4));
+}
+
+#[test]
+fn an_engine_ends_by_a_signal_or_in_its_time() {
+    let start = Instant::now();
+    let mut engine = Engine::start("");
+    assert!(engine.terminate().success());
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let mut engine = Engine::start_for("0.2");
+    assert!(engine.wait().success());
 }

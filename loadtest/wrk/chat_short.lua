@@ -1,4 +1,6 @@
 -- A short chat, not streamed: the smallest request that is routed.
+dofile(debug.getinfo(1, "S").source:match("^@(.*/)") .. "report.lua")
+
 wrk.method = "POST"
 wrk.path = "/v1/chat/completions"
 wrk.headers["Content-Type"] = "application/json"

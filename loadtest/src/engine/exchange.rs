@@ -5,20 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::answer::{Answer, Form, Progress, Stage};
+use super::answer::Progress;
 use super::conn::{Conn, Farewell, Generation, Phase};
 use super::faults::Fault;
 use super::http::{self, BodyLength, Chunks, Framing, Head, Method, ResponseHead};
-use super::journal::unix_s;
-use super::prompt::{self, Kind, TOKEN_BYTES};
 use super::routes::{self, Reply};
-use super::schedule::Job;
-use super::{Engine, fault_acts};
+use super::{Engine, fault_acts, generate};
 
 /// An answer is made in portions of about this size.
 const OUTPUT_BYTES: usize = 64 * 1024;
-/// Of a longer answer only this much is kept in the cache for the next turn.
-const CACHED_ANSWER_TOKENS: u64 = 4096;
 
 /// Goes on as far as possible. Some: when to come back even if nothing happens on the socket.
 pub(crate) fn advance(conn: &mut Conn, engine: &mut Engine, now: Instant) -> Option<Instant> {
@@ -49,6 +44,11 @@ pub(crate) fn advance(conn: &mut Conn, engine: &mut Engine, now: Instant) -> Opt
 /// The client is gone: nothing of its request may go on.
 pub(crate) fn abandon(conn: &mut Conn, engine: &mut Engine, now: Instant) {
     if !conn.in_request() {
+        let partial = matches!(conn.phase, Phase::Body(_)) || !conn.input.is_empty();
+        if partial && !matches!(conn.phase, Phase::Ending) {
+            engine.journal.incomplete += 1;
+            conn.phase = Phase::Ending;
+        }
         return;
     }
     engine.journal.departure(conn.tag.take(), now - conn.arrived);
@@ -140,9 +140,9 @@ fn begin(conn: &mut Conn, engine: &mut Engine, now: Instant) {
         send_last(conn, engine, &head, &Reply::error(status as u16, "InjectedError", "a fault was asked for"));
     } else if !fault_acts::before(conn, fault) {
         match routes::generates(&head) {
-            Some(kind) => match generation(engine, &head, body, kind, fault, now) {
+            Some(kind) => match generate::prepare(engine, &head, body, kind, fault, now) {
                 Ok((generation, job)) => {
-                    engine.scheduler.submit(Job { conn: conn.id, ..job });
+                    engine.scheduler.submit(conn.id, job);
                     engine.pump_wanted = true;
                     conn.phase = Phase::Answering(Box::new(generation));
                 }
@@ -156,64 +156,6 @@ fn begin(conn: &mut Conn, engine: &mut Engine, now: Instant) {
     }
     conn.input = input;
     conn.consume(taken);
-}
-
-fn generation(
-    engine: &mut Engine,
-    head: &Head,
-    body: &[u8],
-    kind: Kind,
-    fault: Option<Fault>,
-    now: Instant,
-) -> Result<(Generation, Job), Reply> {
-    let block_tokens = engine.options.block_tokens;
-    let prompt = prompt::read(body, kind, block_tokens).map_err(|why| Reply::error(400, "BadRequestError", &why))?;
-    let model = engine.model_for(&prompt.model).map_err(|reply| *reply)?.to_owned();
-    if engine.asleep {
-        return Err(Reply::error(503, "ServiceUnavailable", "the engine is sleeping"));
-    }
-    let tokens = prompt.max_tokens.unwrap_or(engine.options.default_max_tokens);
-    let kept_bytes = tokens.min(CACHED_ANSWER_TOKENS) as usize * TOKEN_BYTES;
-    let unnamed = (prompt.chain.rest_bytes() + kept_bytes).div_ceil(block_tokens * TOKEN_BYTES);
-    if !engine.scheduler.cache.can_hold(prompt.hashes.len() + unnamed) {
-        let longest = engine.options.kv_tokens;
-        let message = format!("This model's maximum context length is {longest} tokens; the request wants more.");
-        return Err(Reply::error(400, "BadRequestError", &message));
-    }
-    engine.numbered += 1;
-    let finish_reason = if prompt.max_tokens.is_some() { "length" } else { "stop" };
-    let mut form = Form {
-        kind,
-        stream: prompt.stream,
-        include_usage: prompt.include_usage,
-        framing: (head.old && prompt.stream).then_some(Framing::Close),
-        keep_alive: head.keep_alive && !(head.old && prompt.stream),
-        early_head: !engine.options.late_head,
-        cut_after: None,
-        finish_reason,
-    };
-    fault_acts::shape(&mut form, fault);
-    let answer = Answer {
-        form,
-        engine: engine.port,
-        number: engine.numbered,
-        created: unix_s() as u64,
-        model,
-        tag: head.tag.clone(),
-        seed: prompt.chain.digest(),
-        prompt_tokens: prompt.tokens,
-        cached_tokens: 0,
-        tokens,
-        sent: 0,
-        stage: Stage::Head,
-    };
-    let job = Job {
-        conn: super::timers::ConnId { index: 0, generation: 0 },
-        hashes: prompt.hashes,
-        prompt_tokens: prompt.tokens,
-        unnamed,
-    };
-    Ok((Generation { answer, started: None, arrived: now, chain: prompt.chain, first_sent: false, fault }, job))
 }
 
 enum Next {
@@ -254,12 +196,9 @@ fn answer(conn: &mut Conn, engine: &mut Engine, now: Instant) -> Next {
 /// The last byte of an answer is in the output.
 fn complete(conn: &mut Conn, engine: &mut Engine, cut: bool, now: Instant) {
     let Phase::Answering(generation) = std::mem::replace(&mut conn.phase, Phase::Head) else { return };
-    let Generation { answer, started, arrived, mut chain, fault, .. } = *generation;
+    let Generation { answer, started, arrived, chain, fault, .. } = *generation;
     if let Some(started) = started {
-        let mut written = Vec::new();
-        let mut text = Vec::new();
-        answer.text(0, answer.sent.min(CACHED_ANSWER_TOKENS), &mut text);
-        chain.extend(&text, &mut written);
+        let written = generate::written_blocks(&answer, chain);
         engine.scheduler.finish(conn.id, &started.lease, started.named, &written);
         engine.pump_wanted = true;
     }

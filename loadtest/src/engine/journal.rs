@@ -25,6 +25,8 @@ pub(crate) struct Journal {
     pub(crate) requests: u64,
     pub(crate) answered: u64,
     pub(crate) aborted: u64,
+    /// Requests whose client left before they were complete.
+    pub(crate) incomplete: u64,
     /// What was no request.
     pub(crate) malformed: u64,
     last_malformed: &'static str,
@@ -76,7 +78,7 @@ impl Journal {
             .collect();
         json!({
             "connections": self.connections, "open": self.open, "count": self.requests, "answered": self.answered,
-            "running": running, "waiting": waiting, "aborted": self.aborted, "malformed": self.malformed,
+            "running": running, "waiting": waiting, "aborted": self.aborted, "incomplete": self.incomplete, "malformed": self.malformed,
             "last_malformed": self.last_malformed, "evictions": evictions, "aborts": departures, "requests": heads,
         })
     }

@@ -13,6 +13,7 @@ mod conn;
 mod exchange;
 mod fault_acts;
 mod faults;
+mod generate;
 mod http;
 mod journal;
 mod metrics;
@@ -47,6 +48,8 @@ pub(crate) struct Engine {
     asleep: bool,
     started_unix_s: f64,
     fault: Option<Fault>,
+    /// The ports of all engines of this thread.
+    siblings: Arc<[u16]>,
     /// Changes of fault that came by /debug/fault: for which port, which.
     fault_orders: Vec<(u16, Option<Fault>)>,
     /// Requests that the engine's fault might have hit.
@@ -58,7 +61,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    fn new(port: u16, options: &Arc<Options>) -> Self {
+    fn new(port: u16, siblings: &Arc<[u16]>, options: &Arc<Options>) -> Self {
         let pace = Pace {
             prefill_tokens_per_s: options.prefill_tokens_per_s,
             decode_tokens_per_s: options.decode_tokens_per_s,
@@ -74,6 +77,7 @@ impl Engine {
             asleep: false,
             started_unix_s: journal::unix_s(),
             fault: options.fault,
+            siblings: Arc::clone(siblings),
             fault_orders: Vec::new(),
             exposed: 0,
             numbered: 0,

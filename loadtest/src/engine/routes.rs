@@ -145,14 +145,14 @@ fn debug(engine: &mut Engine, head: &Head) -> Reply {
                 None | Some("none") => Ok(None),
                 Some(text) => text.parse().map(Some),
             };
-            let port = head.query("port").map_or(Some(engine.port), |digits| digits.parse().ok());
+            let port = head.query("port").map_or(Ok(engine.port), str::parse);
             match (wanted, port) {
-                (Ok(fault), Some(port)) => {
+                (Ok(fault), Ok(port)) if engine.siblings.contains(&port) => {
                     engine.fault_orders.push((port, fault));
                     Reply::empty()
                 }
                 (Err(message), _) => Reply::error(400, "BadRequestError", &message),
-                (_, None) => Reply::error(400, "BadRequestError", "port is not a number"),
+                _ => Reply::error(404, "NotFoundError", "no engine with this port in this thread"),
             }
         }
         _ => Reply::error(404, "NotFoundError", "the debug paths: GET requests; POST reset, restart, fault"),

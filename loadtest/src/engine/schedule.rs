@@ -25,7 +25,6 @@ pub(crate) struct Pace {
 /// A request as the scheduler sees it.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) conn: ConnId,
     /// The prompt's whole blocks.
     pub(crate) hashes: Vec<u64>,
     pub(crate) prompt_tokens: usize,
@@ -48,7 +47,7 @@ pub(crate) struct Started {
 pub(crate) struct Scheduler {
     pub(crate) pace: Pace,
     pub(crate) cache: Cache,
-    queue: VecDeque<Job>,
+    queue: VecDeque<(ConnId, Job)>,
     running: usize,
     /// Whose prefill ends when.
     prefill: Option<(ConnId, Instant)>,
@@ -68,8 +67,8 @@ impl Scheduler {
         self.queue.len()
     }
 
-    pub(crate) fn submit(&mut self, job: Job) {
-        self.queue.push_back(job);
+    pub(crate) fn submit(&mut self, conn: ConnId, job: Job) {
+        self.queue.push_back((conn, job));
     }
 
     /// When the prefill that is under way ends.
@@ -86,19 +85,19 @@ impl Scheduler {
         if self.pace.max_running > 0 && self.running >= self.pace.max_running {
             return None;
         }
-        let job = self.queue.front()?;
+        let (_, job) = self.queue.front()?;
         // The last token is always computed: its output is what is wanted.
         let most_hits = job.prompt_tokens.saturating_sub(1) / self.pace.block_tokens;
         let lease = self.cache.admit(&job.hashes, job.unnamed, most_hits)?;
-        let job = self.queue.pop_front()?;
+        let (conn, job) = self.queue.pop_front()?;
         let cached_tokens = lease.hits * self.pace.block_tokens;
         let took = duration(job.prompt_tokens - cached_tokens, self.pace.prefill_tokens_per_s);
         let first_token_at = now + took;
         if !took.is_zero() {
-            self.prefill = Some((job.conn, first_token_at));
+            self.prefill = Some((conn, first_token_at));
         }
         self.running += 1;
-        Some(Started { conn: job.conn, lease, named: job.hashes.len(), cached_tokens, first_token_at })
+        Some(Started { conn, lease, named: job.hashes.len(), cached_tokens, first_token_at })
     }
 
     /// A request that had been started has ended: `written` names the whole blocks it filled.
@@ -113,7 +112,7 @@ impl Scheduler {
 
     /// A request whose client left while it waited.
     pub(crate) fn forget(&mut self, conn: ConnId) {
-        self.queue.retain(|job| job.conn != conn);
+        self.queue.retain(|(whose, _)| *whose != conn);
     }
 
     /// How many tokens have come by now, of a request whose first came at `first`.
@@ -146,8 +145,8 @@ mod tests {
         ConnId { index, generation: 0 }
     }
 
-    fn job(index: usize, hashes: &[u64], prompt_tokens: usize) -> Job {
-        Job { conn: conn(index), hashes: hashes.to_vec(), prompt_tokens, unnamed: 1 }
+    fn submit(engine: &mut Scheduler, index: usize, hashes: &[u64], prompt_tokens: usize) {
+        engine.submit(conn(index), Job { hashes: hashes.to_vec(), prompt_tokens, unnamed: 1 });
     }
 
     fn scheduler(max_running: usize) -> Scheduler {
@@ -163,8 +162,8 @@ mod tests {
     fn the_first_token_waits_for_what_is_not_cached_and_for_those_before() {
         let mut engine = scheduler(0);
         let start = Instant::now();
-        engine.submit(job(1, &[1, 2], 40));
-        engine.submit(job(2, &[1, 2], 40));
+        submit(&mut engine, 1, &[1, 2], 40);
+        submit(&mut engine, 2, &[1, 2], 40);
         let first = engine.start_next(start).unwrap();
         assert_eq!((first.cached_tokens, first.first_token_at - start), (0, ms(40)));
         assert!(engine.start_next(start + ms(39)).is_none());
@@ -177,10 +176,10 @@ mod tests {
     fn the_last_token_is_computed_even_when_all_is_cached() {
         let mut engine = scheduler(0);
         let start = Instant::now();
-        engine.submit(job(1, &[1, 2], 32));
+        submit(&mut engine, 1, &[1, 2], 32);
         let first = engine.start_next(start).unwrap();
         engine.finish(first.conn, &first.lease, first.named, &[]);
-        engine.submit(job(2, &[1, 2], 32));
+        submit(&mut engine, 2, &[1, 2], 32);
         assert_eq!(engine.start_next(start + ms(40)).unwrap().cached_tokens, 16);
     }
 
@@ -201,7 +200,7 @@ mod tests {
         let mut engine = scheduler(0);
         let start = Instant::now();
         for index in 1..=3 {
-            engine.submit(job(index, &[index as u64], 20));
+            submit(&mut engine, index, &[index as u64], 20);
         }
         let first = engine.start_next(start).unwrap();
         engine.forget(conn(2));
@@ -213,8 +212,8 @@ mod tests {
     fn no_more_run_than_allowed_or_than_fit() {
         let mut engine = scheduler(1);
         let start = Instant::now();
-        engine.submit(job(1, &[1], 20));
-        engine.submit(job(2, &[2], 20));
+        submit(&mut engine, 1, &[1], 20);
+        submit(&mut engine, 2, &[2], 20);
         let first = engine.start_next(start).unwrap();
         assert!(engine.start_next(start + ms(500)).is_none());
         engine.finish(first.conn, &first.lease, first.named, &[]);
@@ -223,8 +222,8 @@ mod tests {
         let mut engine = scheduler(0);
         let sixty: Vec<u64> = (0..60).collect();
         let others: Vec<u64> = (100..160).collect();
-        engine.submit(job(1, &sixty, 960));
-        engine.submit(job(2, &others, 960));
+        submit(&mut engine, 1, &sixty, 960);
+        submit(&mut engine, 2, &others, 960);
         let first = engine.start_next(start).unwrap();
         assert!(engine.start_next(start + ms(5000)).is_none());
         engine.finish(first.conn, &first.lease, first.named, &[]);

@@ -65,9 +65,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(doors: Vec<Door>, options: &Arc<Options>) -> io::Result<Self> {
+        let ports: Arc<[u16]> = doors.iter().map(Door::port).collect();
         let mut server = Self {
             poll: Poll::new()?,
-            engines: doors.iter().map(|door| Engine::new(door.port(), options)).collect(),
+            engines: ports.iter().map(|port| Engine::new(*port, &ports, options)).collect(),
             doors,
             conns: Slab::new(),
             timers: Timers::default(),

@@ -20,6 +20,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
+
 pub use options::Options;
 use plan::Plan;
 use stats::Stats;
@@ -58,10 +60,20 @@ async fn replay(options: &Options, target: client::Target, plan: Plan, stats: Rc
         let (stats, total) = (Rc::clone(&stats), options.conversations * options.turns);
         tokio::task::spawn_local(progress(stats, total, start))
     });
+    let bounded = options.at_once.is_some();
+    let places = Rc::new(Semaphore::new(options.at_once.unwrap_or(options.conversations)));
     let talks: Vec<_> = (0..options.conversations)
         .map(|index| {
-            let talk = talk::run(index, start, Rc::clone(&plan), Rc::clone(&client), Rc::clone(&stats));
-            tokio::task::spawn_local(talk)
+            let (places, plan) = (Rc::clone(&places), Rc::clone(&plan));
+            let (client, stats) = (Rc::clone(&client), Rc::clone(&stats));
+            tokio::task::spawn_local(async move {
+                let planned = start + plan.starts[index];
+                tokio::time::sleep_until(planned.into()).await;
+                // With a place for everyone this takes no time; otherwise the conversation is meant to begin now.
+                let _place = places.acquire().await;
+                let begins = if bounded { Instant::now() } else { planned };
+                talk::run(index, begins, &plan, &client, &stats).await;
+            })
         })
         .collect();
     for talk in talks {

@@ -23,6 +23,9 @@ pub struct Options {
     /// Conversation starts per second, at random instants (Poisson); 0: all at once
     #[arg(long, default_value_t = 5.0, value_name = "PER_SECOND")]
     pub rate: f64,
+    /// Conversations under way at most; the next begins when one has ended (closed loop: a slow server then sees less load)
+    #[arg(long, value_name = "COUNT", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub at_once: Option<usize>,
     /// Mean pause between an answer and the next turn; each pause is between half and one and a half of it
     #[arg(long, default_value_t = 500, value_name = "MS")]
     pub think_ms: u64,

@@ -1,7 +1,6 @@
 //! One conversation from its first turn to its last.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -10,14 +9,14 @@ use super::client::Client;
 use super::plan::Plan;
 use super::stats::Stats;
 
-/// Runs conversation `index` of the plan. A turn that fails ends it: what would follow has no answer to build on.
-pub(crate) async fn run(index: usize, start: Instant, plan: Rc<Plan>, client: Rc<Client>, stats: Rc<RefCell<Stats>>) {
+/// Runs conversation `index` of the plan, whose first turn is meant for the instant `begins`. A turn that fails ends it: what would follow has no answer to build on.
+pub(crate) async fn run(index: usize, begins: Instant, plan: &Plan, client: &Client, stats: &RefCell<Stats>) {
     let mut messages: Vec<Value> = Vec::new();
     if !plan.system.is_empty() {
         messages.push(json!({"role": "system", "content": plan.system}));
     }
     let mut engines = Vec::new();
-    let mut intended = start + plan.starts[index];
+    let mut intended = begins;
     for turn in 0..plan.turns {
         messages.push(json!({"role": "user", "content": plan.message(index, turn)}));
         tokio::time::sleep_until(intended.into()).await;

@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 pub(crate) struct Engine {
@@ -19,9 +19,18 @@ impl Engine {
     }
 
     pub(crate) fn start_many(count: usize, flags: &str) -> Self {
+        Self::launch(count, "60", flags)
+    }
+
+    /// Starts one engine that stops by itself.
+    pub(crate) fn start_for(seconds: &str) -> Self {
+        Self::launch(1, seconds, "")
+    }
+
+    fn launch(count: usize, seconds: &str, flags: &str) -> Self {
         let ports = vec!["0"; count].join(",");
         let mut process = Command::new(env!("CARGO_BIN_EXE_trieway-loadtest"))
-            .args(["engine", "--ports", &ports, "--die-with-parent", "--stop-after", "60"])
+            .args(["engine", "--ports", &ports, "--die-with-parent", "--stop-after", seconds])
             .args(flags.split_whitespace())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -51,6 +60,27 @@ impl Engine {
 
     pub(crate) fn journal(&self) -> serde_json::Value {
         serde_json::from_str(&self.get("/debug/requests").text()).unwrap()
+    }
+
+    /// The journal once it is as it should be, or after two seconds as it is.
+    pub(crate) fn journal_when(&self, wanted: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let deadline = std::time::Instant::now() + Duration::from_secs(2);
+        loop {
+            let journal = self.journal();
+            if wanted(&journal) || std::time::Instant::now() > deadline {
+                return journal;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().unwrap();
+        self.wait()
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.process.wait().unwrap()
     }
 
     pub(crate) fn resident_kb(&self) -> usize {

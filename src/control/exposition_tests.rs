@@ -41,7 +41,7 @@ fn filled() -> Plane {
 
 fn count(plane: &Plane) {
     let snapshot = plane.shared.fleet.snapshot().load();
-    let served = snapshot.model(b"m").expect("served");
+    let served = snapshot.served(snapshot.model(b"m"));
     let shard = &plane.shared.shards[0];
     let lane = shard.lane(served.usable[0].lane);
     lane.sent[Reason::Prefix as usize].add(5);

@@ -51,7 +51,7 @@ async fn models_are_learnt_before_a_backend_is_up() {
 async fn named_models_are_up_at_once_and_down_when_probes_say_so() {
     let plane = plane(&format!("--static-backends http://127.0.0.1:1 --static-models s {FAST}"));
     assert_eq!((state(&plane), models(&plane)), (State::Up, vec!["s".to_owned()]));
-    assert_eq!(plane.shared.fleet.snapshot().load().any.usable.len(), 1, "it takes requests before any probe");
+    assert_eq!(plane.shared.fleet.snapshot().load().served(None).usable.len(), 1, "it takes requests before any probe");
     until("down", || state(&plane) == State::Down).await;
     assert_eq!(last_error(&plane), "connection refused");
 }

@@ -124,6 +124,18 @@ fn odd_content_adds_nothing() {
     }
 }
 
+/// A tool's result has parts; nothing has parts inside of those, and a walk without that bound would need a stack.
+#[test]
+fn content_is_two_levels_deep() {
+    let nest = |inner: &str| format!(r#"[{{"type":"tool_result","content":{inner}}}]"#);
+    let text = format!(r#""{LONG}""#);
+    assert_eq!(fed(Messages, &user(&nest(&text))).1, 2 + 4 + 2 + LONG.len() as u64);
+    assert_eq!(fed(Messages, &user(&nest(&format!("[{text}]")))), fed(Messages, &user(&nest(&text))));
+    no_key(Messages, &user(&nest(&nest(&text))));
+    let deep = (0..8_000).fold(text, |inner, _| nest(&inner));
+    no_key(Messages, &user(&deep));
+}
+
 #[test]
 fn bodies_without_a_prompt_have_no_key() {
     for body in [

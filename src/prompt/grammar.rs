@@ -9,8 +9,8 @@ use memchr::memchr2;
 /// Deeper nesting is refused, as RFC 8259 §9 allows. Python's `json` gives up earlier.
 pub(super) const MAX_DEPTH: usize = 16 * 1024;
 
-/// Strings begin with a plain loop over this many bytes: a call into `memchr` costs more than most names.
-const INLINE_BYTES: usize = 16;
+/// Strings begin with this many words of eight bytes: a call into `memchr` costs more than most names.
+const INLINE_WORDS: usize = 4;
 
 /// Which of the open brackets are braces, one bit a level. Reusable.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl<'b> Grammar<'b> {
         }
     }
 
-    /// Steps over a member's name, its colon and the space around; answers whether the name has escapes.
+    /// Steps over a colon and the space around it.
     #[inline]
     pub(super) fn colon(&mut self) -> Option<()> {
         self.space();
@@ -89,14 +89,21 @@ impl<'b> Grammar<'b> {
     #[inline]
     pub(super) fn string(&mut self) -> Option<bool> {
         self.expect(b'"')?;
-        let mut escaped = false;
+        self.at += quote_or_backslash(self.body.get(self.at..)?)?;
+        if self.eat(b'"') {
+            return Some(false);
+        }
+        self.escaped_string()
+    }
+
+    /// From the first backslash of a string to its end.
+    fn escaped_string(&mut self) -> Option<bool> {
         loop {
+            self.at += escape_len(self.body.get(self.at..)?)?;
             self.at += quote_or_backslash(self.body.get(self.at..)?)?;
             if self.eat(b'"') {
-                return Some(escaped);
+                return Some(true);
             }
-            escaped = true;
-            self.at += escape_len(self.body.get(self.at..)?)?;
         }
     }
 
@@ -193,22 +200,40 @@ impl<'b> Grammar<'b> {
     }
 
     fn digits(&mut self) -> Option<()> {
-        let from = self.at;
-        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            self.at += 1;
-        }
-        (self.at > from).then_some(())
+        let rest = self.body.get(self.at..)?;
+        let len = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        self.at += len;
+        (len > 0).then_some(())
     }
 }
 
 /// Offset of the first quote or backslash.
 #[inline]
 pub(super) fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    let head = text.get(..INLINE_BYTES).unwrap_or(text);
-    if let Some(hit) = head.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
-        return Some(hit);
+    let mut at = 0;
+    for word in text.as_chunks::<8>().0.iter().take(INLINE_WORDS) {
+        let hits = bytes_equal(*word, b'"') | bytes_equal(*word, b'\\');
+        if hits != 0 {
+            return Some(at + first_hit(hits));
+        }
+        at += 8;
     }
-    memchr2(b'"', b'\\', text.get(head.len()..)?).map(|hit| head.len() + hit)
+    memchr2(b'"', b'\\', text.get(at..)?).map(|hit| at + hit)
+}
+
+/// Marks the bytes of `word` that equal `byte`. Exact up to the first mark: a borrow may set false ones after it.
+#[inline]
+pub(super) fn bytes_equal(word: [u8; 8], byte: u8) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGHS: u64 = u64::from_le_bytes([0x80; 8]);
+    let zeroed = u64::from_le_bytes(word) ^ (ONES * u64::from(byte));
+    zeroed.wrapping_sub(ONES) & !zeroed & HIGHS
+}
+
+/// Index of the first byte that is marked.
+#[inline]
+pub(super) fn first_hit(hits: u64) -> usize {
+    hits.trailing_zeros() as usize / 8
 }
 
 /// Length of the escape that `text` begins with; `None` when it is none.

@@ -52,9 +52,7 @@ fn message<'b>(out: &mut Writer<'_, 'b>, cursor: &mut Cursor<'b>) -> Option<()> 
         called(out, name);
         out.text(Tag::ToolCalls, arguments);
     }
-    optional(output, |value| content(out, Tag::ToolResult, value))?;
-    out.end_message();
-    Some(())
+    optional(output, |value| content(out, Tag::ToolResult, value))
 }
 
 /// The name of the tool that is called.

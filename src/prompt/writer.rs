@@ -43,11 +43,6 @@ impl<'c, 'b> Writer<'c, 'b> {
         self.role = Some(role);
     }
 
-    /// The message's end: what follows belongs to none.
-    pub(super) fn end_message(&mut self) {
-        self.role = None;
-    }
-
     pub(super) fn tag(&mut self, tag: Tag) {
         if let Some(role) = self.role.take() {
             self.chunks.feed(&[TAG_LEAD, Tag::Message as u8]);

@@ -287,6 +287,9 @@ fn another_image_ends_the_match_at_the_image() {
     same(Chat, &body("http://x/1", ""), &body(r"http:\/\/x\/1", ""));
     let parts = |part: &str| user(&format!(r#"[{part},{{"type":"text","text":"{LONG}"}}]"#));
     apart(Chat, &parts(r#"{"type":"input_audio","input_audio":{"data":"QUJD","format":"wav"}}"#), &parts(r#""""#));
+    let long_kind = format!(r#"{{"type":"{}\u0061"}}"#, "k".repeat(40));
+    assert_eq!(fed(Chat, &user(&format!("[{long_kind}]"))).1, 2 + 4 + 2 + 8);
+    apart(Chat, &parts(&long_kind), &parts(&long_kind.replace('k', "j")));
     apart(Chat, &parts(r#"{"type":"unheard_of","x":1}"#), &parts(r#"{"type":"unheard_of","x":2}"#));
 }
 

@@ -6,8 +6,10 @@
 use super::grammar::{bytes_equal, first_hit, quote_or_backslash};
 use memchr::memchr;
 
-/// Names longer than this are nobody's.
+/// Escaped names that are longer decoded mean nothing here.
 const NAME_BYTES: usize = 32;
+/// A name that no field and no kind of part has.
+const NOBODY: &[u8] = b"\xff";
 
 /// What stands between two quotes.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,7 @@ impl<'b> Text<'b> {
         scratch
     }
 
-    /// The decoded text as a name to compare with; too long a one becomes the empty name.
+    /// The decoded text as a name to compare with; too long a one becomes [`NOBODY`].
     #[inline]
     pub(super) fn name<'n>(self, buffer: &'n mut Name) -> &'n [u8]
     where
@@ -60,7 +62,7 @@ impl Name {
             }
             len += piece.len();
         });
-        self.bytes.get(..len).unwrap_or_default()
+        self.bytes.get(..len).unwrap_or(NOBODY)
     }
 }
 

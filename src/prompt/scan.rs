@@ -96,6 +96,7 @@ impl Scan {
         self.others_cut = false;
     }
 
+    #[inline(always)]
     fn object(&mut self, grammar: &mut Grammar<'_>, body: &[u8]) -> Option<()> {
         grammar.at = if body.starts_with(UTF8_BOM) { UTF8_BOM.len() } else { 0 };
         grammar.space();
@@ -108,6 +109,7 @@ impl Scan {
         grammar.peek().is_none().then_some(())
     }
 
+    #[inline(always)]
     fn members(&mut self, grammar: &mut Grammar<'_>, body: &[u8]) -> Option<()> {
         loop {
             let start = grammar.at;

@@ -11,8 +11,8 @@ use super::engine_stats::EngineStats;
 use super::plane::Plane;
 use super::testing::{Engine, plane, quiet_plane, state, until};
 use super::watch::{Round, RoundFailure};
-use crate::config::StaticBackend;
-use crate::fleet::snapshot::State;
+use crate::config::{BackendUrl, MAX_BACKENDS, StaticBackend};
+use crate::fleet::snapshot::{Backend, State};
 
 const FAST: &str = "--static-backend-health-check-interval 0.05 --static-backend-health-check-timeout-seconds 0.2 \
                     --engine-stats-interval 0.05";
@@ -184,14 +184,29 @@ async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
 
 #[tokio::test]
 async fn members_that_stay_keep_their_slot_and_a_slot_given_up_is_taken_last() {
-    let plane = plane("--static-backends http://127.0.0.1:1,http://127.0.0.1:2 --static-models a,b");
-    let mut wanted = plane.shared.config.backends.clone();
-    wanted.remove(0);
-    wanted.push(StaticBackend { models: vec!["c".to_owned()], ..plane.shared.config.backends[0].clone() });
-    plane.set_backends(&wanted);
-    let snapshot = plane.shared.fleet.snapshot().load_full();
-    let seen: Vec<_> = snapshot.backends.iter().map(|backend| (backend.slot, backend.models[0].as_str())).collect();
-    assert_eq!(seen, [(1, "b"), (2, "c")]);
+    let line = "--static-backends http://127.0.0.1:1,http://127.0.0.1:2,http://127.0.0.1:3 --static-models a,b,c";
+    let plane = plane(line);
+    let backend = |port: u16, model: &str| StaticBackend {
+        url: BackendUrl::parse(&format!("http://127.0.0.1:{port}")).expect("valid"),
+        models: vec![model.to_owned()],
+        model_type: None,
+        label: None,
+    };
+    let seen = || {
+        let snapshot = plane.shared.fleet.snapshot().load();
+        let of = |backend: &Arc<Backend>| (backend.url.port, backend.slot, backend.models.join(" "));
+        snapshot.backends.iter().map(of).collect::<Vec<_>>()
+    };
+    let expect = |port, slot, model: &str| (port, slot, model.to_owned());
+    plane.set_backends(&[backend(4, "d"), backend(3, "other"), backend(2, "b")]);
+    assert_eq!(seen(), [expect(4, 3, "d"), expect(3, 2, "other"), expect(2, 1, "b")]);
+    let many: Vec<_> = (10..=10 + MAX_BACKENDS as u16).map(|port| backend(port, "m")).collect();
+    plane.set_backends(&many);
+    let mut slots: Vec<u16> = seen().iter().map(|(_, slot, _)| *slot).collect();
+    assert_eq!((slots[0], slots.len()), (4, MAX_BACKENDS), "fresh slots first, and no more backends than slots");
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), MAX_BACKENDS);
 }
 
 #[tokio::test]

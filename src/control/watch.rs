@@ -35,11 +35,11 @@ pub(super) struct Round {
 }
 
 impl Round {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Round { began: Instant::now(), failure: None, addresses: None, models: None, lacks_health: None, engine: None }
     }
 
-    fn failed(failure: RoundFailure) -> Self {
+    pub(super) fn failed(failure: RoundFailure) -> Self {
         Round { failure: Some(failure), ..Round::new() }
     }
 }

@@ -17,7 +17,7 @@ use super::fetch::Target;
 use super::health::Step;
 use super::members::{Member, Members};
 use super::watch::Round;
-use super::{scrape, watch};
+use super::{figures, scrape, watch};
 use crate::config::StaticBackend;
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
@@ -102,6 +102,7 @@ impl Plane {
         // A worker may have failed to connect while the probe ran: that is the later word.
         self.notice_unreachable(slot, now);
         let mut members = self.members();
+        let reads = self.reads_if_slow(&members, slot, round);
         let Some(member) = members.get_mut(slot) else { return };
         if member.unreachable_at.is_some_and(|at| at >= round.began) {
             return;
@@ -111,7 +112,9 @@ impl Plane {
         if self.shared.config.health.is_none() {
             publish |= unprobed(member, round, now);
         } else {
-            let step = self.judge(member, round, now);
+            let before = std::mem::replace(&mut member.reads_when_slow, reads);
+            let busy = member.health.state() == State::Up && before.is_some() && reads > before;
+            let step = self.judge(member, round, busy, now);
             publish |= step.changed;
             clear = round.failure.is_none() && member.health.state() == State::Up;
         }
@@ -123,8 +126,16 @@ impl Plane {
         }
     }
 
-    /// The round's verdict, put into the member's health; says in the log what changed.
-    fn judge(&self, member: &mut Member, round: &Round, now: Instant) -> Step {
+    /// Reads of a backend's answers up to now, when its probe was not answered in time.
+    fn reads_if_slow(&self, members: &Members, slot: u16, round: &Round) -> Option<u64> {
+        round.failure.as_ref().filter(|failure| failure.slow)?;
+        let member = members.iter().find(|member| member.slot == slot)?;
+        Some(figures::reads(&self.shared.shards, members.lanes(), &member.name))
+    }
+
+    /// The round's verdict, put into the member's health; says in the log what changed. `busy`: it answered requests while
+    /// it left the probe waiting.
+    fn judge(&self, member: &mut Member, round: &Round, busy: bool, now: Instant) -> Step {
         let step = match &round.failure {
             None => {
                 member.last_error = None;
@@ -132,7 +143,7 @@ impl Plane {
             }
             Some(failure) => {
                 member.last_error = Some(failure.why.clone());
-                member.health.failed(failure.refused, now)
+                if busy { member.health.busy() } else { member.health.failed(failure.refused, now) }
             }
         };
         member.next_probe = now + step.next_probe;

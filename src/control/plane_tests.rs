@@ -13,6 +13,7 @@ use super::testing::{Engine, plane, quiet_plane, state, until};
 use super::watch::{Round, RoundFailure};
 use crate::config::{BackendUrl, MAX_BACKENDS, StaticBackend};
 use crate::fleet::snapshot::{Backend, State};
+use crate::metrics::shard::BOUNDS_US;
 
 const FAST: &str = "--static-backend-health-check-interval 0.05 --static-backend-health-check-timeout-seconds 0.2 \
                     --engine-stats-interval 0.05";
@@ -225,7 +226,7 @@ async fn a_probe_that_began_before_a_workers_mark_proves_nothing() {
 async fn a_restart_that_a_scrape_saw_is_not_counted_again_by_the_next_probe() {
     let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
     plane.record_scrape(0, Some(tokens(10)));
-    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true };
+    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
     plane.record_round(0, &Round::failed(refused));
     plane.record_scrape(0, Some(tokens(1)));
     assert_eq!(restarts(&plane), 1);
@@ -237,7 +238,7 @@ async fn a_restart_that_a_scrape_saw_is_not_counted_again_by_the_next_probe() {
 async fn a_restart_that_a_probe_saw_is_not_counted_again_by_the_next_scrape() {
     let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
     plane.record_scrape(0, Some(tokens(10)));
-    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true };
+    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
     plane.record_round(0, &Round::failed(refused));
     plane.record_round(0, &good_round(Duration::ZERO));
     assert_eq!(restarts(&plane), 1);
@@ -257,4 +258,23 @@ async fn the_short_period_sums_arrivals_and_notices_marks() {
     until("summed", || plane.shared.fleet.arrivals.published(0) == 3).await;
     plane.shared.fleet.load(0).set_unreachable(true);
     until("down", || state(&plane) == State::Down).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_answers_requests_is_busy_and_not_down() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    let slow = || Round::failed(RoundFailure { why: "no answer".to_owned(), refused: false, slow: true });
+    let answer = || plane.shared.shards[0].lane(0).gap.observe(1, &BOUNDS_US);
+    for _ in 0..5 {
+        plane.record_round(0, &slow());
+        assert_eq!(state(&plane), State::Up);
+        answer();
+    }
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Up);
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Down, "nothing came since the last probe");
+    answer();
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Down, "an old stream's end readmits nothing");
 }

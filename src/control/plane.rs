@@ -150,14 +150,20 @@ impl Plane {
         if step.returned {
             self.returned(member, round.engine.as_ref());
         }
+        member.answered |= round.failure.is_none();
         if step.changed {
             log_state(member, step.next_probe);
         }
         step
     }
 
-    /// The process answers again. Only where its start time is known and the same as before is it surely the same one.
+    /// The process answers again. Only where its start time is known and the same as before is it surely the same one. At
+    /// its first answer ever there is no earlier process, only marks of prompts that never reached it.
     fn returned(&self, member: &mut Member, engine: Option<&EngineStats>) {
+        if !member.answered {
+            self.shared.trie.raise(member.slot);
+            return;
+        }
         let start = engine.and_then(|engine| engine.marks.start_s);
         if start.is_some() && start == member.marks.start_s {
             return;
@@ -223,6 +229,7 @@ impl Plane {
         } else if self.shared.config.health.is_none() && member.health.take_away() {
             self.returned(member, Some(&engine));
         }
+        member.answered = true;
         member.marks = engine.marks.clone();
         member.engine = Some(engine);
     }

@@ -249,6 +249,20 @@ async fn a_restart_that_a_probe_saw_is_not_counted_again_by_the_next_scrape() {
 }
 
 #[tokio::test]
+async fn the_first_start_of_a_process_is_no_restart() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    for expected in 0..3 {
+        for _ in 0..3 {
+            let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
+            plane.record_round(0, &Round::failed(refused));
+        }
+        assert_eq!(state(&plane), State::Down);
+        plane.record_round(0, &good_round(Duration::ZERO));
+        assert_eq!((state(&plane), restarts(&plane)), (State::Up, expected));
+    }
+}
+
+#[tokio::test]
 async fn the_short_period_sums_arrivals_and_notices_marks() {
     let plane = Arc::new(quiet_plane("--static-backends http://127.0.0.1:1 --static-models m"));
     tokio::spawn(aggregate::run(plane.clone()));

@@ -111,6 +111,7 @@ impl Plane {
         let mut clear = false;
         if self.shared.config.health.is_none() {
             publish |= unprobed(member, round, now);
+            self.returned_unprobed(member, round);
         } else {
             let before = std::mem::replace(&mut member.reads_when_slow, reads);
             let busy = member.health.state() == State::Up && before.is_some() && reads > before;
@@ -172,6 +173,17 @@ impl Plane {
         if let Some(engine) = engine {
             member.marks = engine.marks.clone();
         }
+    }
+
+    /// Without probes, a model list is a sign of life, too. Where the start time is known, the scraper sees more.
+    fn returned_unprobed(&self, member: &mut Member, round: &Round) {
+        if round.models.is_none() {
+            return;
+        }
+        if member.marks.start_s.is_none() && member.health.take_away() {
+            self.returned(member, None);
+        }
+        member.answered = true;
     }
 
     /// What the process had cached is gone.

@@ -169,6 +169,7 @@ async fn a_failing_scrape_is_no_failing_probe_and_its_figures_are_gone() {
 #[tokio::test]
 async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
     let mut engine = Engine::start().await;
+    engine.script.metrics_status.store(501, Relaxed);
     let plane = up(&engine, "--no-static-backend-health-checks").await;
     assert_eq!(engine.script.health_asked.load(Relaxed), 0);
     engine.stop().await;
@@ -180,7 +181,9 @@ async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
     };
     until("cleared", cleared).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
-    assert_eq!(state(&plane), State::Up);
+    assert_eq!((state(&plane), restarts(&plane)), (State::Up, 0));
+    engine.start_again().await;
+    until("restarted", || restarts(&plane) == 1).await;
 }
 
 #[tokio::test]

@@ -57,6 +57,11 @@ impl Failure {
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Failure::Refused)
     }
+
+    /// The time was up: it may be down, or only busy.
+    pub(super) fn is_slow(&self) -> bool {
+        matches!(self, Failure::Timeout(_))
+    }
 }
 
 impl fmt::Display for Failure {

@@ -44,6 +44,10 @@ pub(super) struct Member {
     pub(super) wake: Arc<Notify>,
     /// When a worker's mark was noticed last: a probe that began before it proves nothing.
     pub(super) unreachable_at: Option<Instant>,
+    /// It has answered a probe or a scrape at least once.
+    pub(super) answered: bool,
+    /// Reads of its answers when the last probe was not answered in time; none when that was another round.
+    pub(super) reads_when_slow: Option<u64>,
     /// Without health checks: when a worker's mark is cleared.
     pub(super) paused_until: Option<Instant>,
     pub(super) last_error: Option<String>,
@@ -72,6 +76,8 @@ impl Member {
             next_probe: now,
             wake: Arc::new(Notify::new()),
             unreachable_at: None,
+            answered: false,
+            reads_when_slow: None,
             paused_until: None,
             last_error: None,
             window: Window::new(window_ms, shared.fleet.arrivals.total(slot), now_ms),

@@ -13,6 +13,7 @@ use super::testing::{Engine, plane, quiet_plane, state, until};
 use super::watch::{Round, RoundFailure};
 use crate::config::{BackendUrl, MAX_BACKENDS, StaticBackend};
 use crate::fleet::snapshot::{Backend, State};
+use crate::metrics::shard::BOUNDS_US;
 
 const FAST: &str = "--static-backend-health-check-interval 0.05 --static-backend-health-check-timeout-seconds 0.2 \
                     --engine-stats-interval 0.05";
@@ -168,6 +169,7 @@ async fn a_failing_scrape_is_no_failing_probe_and_its_figures_are_gone() {
 #[tokio::test]
 async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
     let mut engine = Engine::start().await;
+    engine.script.metrics_status.store(501, Relaxed);
     let plane = up(&engine, "--no-static-backend-health-checks").await;
     assert_eq!(engine.script.health_asked.load(Relaxed), 0);
     engine.stop().await;
@@ -179,7 +181,9 @@ async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
     };
     until("cleared", cleared).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
-    assert_eq!(state(&plane), State::Up);
+    assert_eq!((state(&plane), restarts(&plane)), (State::Up, 0));
+    engine.start_again().await;
+    until("restarted", || restarts(&plane) == 1).await;
 }
 
 #[tokio::test]
@@ -225,7 +229,7 @@ async fn a_probe_that_began_before_a_workers_mark_proves_nothing() {
 async fn a_restart_that_a_scrape_saw_is_not_counted_again_by_the_next_probe() {
     let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
     plane.record_scrape(0, Some(tokens(10)));
-    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true };
+    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
     plane.record_round(0, &Round::failed(refused));
     plane.record_scrape(0, Some(tokens(1)));
     assert_eq!(restarts(&plane), 1);
@@ -237,7 +241,7 @@ async fn a_restart_that_a_scrape_saw_is_not_counted_again_by_the_next_probe() {
 async fn a_restart_that_a_probe_saw_is_not_counted_again_by_the_next_scrape() {
     let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
     plane.record_scrape(0, Some(tokens(10)));
-    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true };
+    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
     plane.record_round(0, &Round::failed(refused));
     plane.record_round(0, &good_round(Duration::ZERO));
     assert_eq!(restarts(&plane), 1);
@@ -245,6 +249,20 @@ async fn a_restart_that_a_probe_saw_is_not_counted_again_by_the_next_scrape() {
     assert_eq!(restarts(&plane), 1);
     plane.record_scrape(0, Some(tokens(0)));
     assert_eq!(restarts(&plane), 2, "its counters went back once more");
+}
+
+#[tokio::test]
+async fn the_first_start_of_a_process_is_no_restart() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    for expected in 0..3 {
+        for _ in 0..3 {
+            let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
+            plane.record_round(0, &Round::failed(refused));
+        }
+        assert_eq!(state(&plane), State::Down);
+        plane.record_round(0, &good_round(Duration::ZERO));
+        assert_eq!((state(&plane), restarts(&plane)), (State::Up, expected));
+    }
 }
 
 #[tokio::test]
@@ -257,4 +275,23 @@ async fn the_short_period_sums_arrivals_and_notices_marks() {
     until("summed", || plane.shared.fleet.arrivals.published(0) == 3).await;
     plane.shared.fleet.load(0).set_unreachable(true);
     until("down", || state(&plane) == State::Down).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_answers_requests_is_busy_and_not_down() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    let slow = || Round::failed(RoundFailure { why: "no answer".to_owned(), refused: false, slow: true });
+    let answer = || plane.shared.shards[0].lane(0).gap.observe(1, &BOUNDS_US);
+    for _ in 0..5 {
+        plane.record_round(0, &slow());
+        assert_eq!(state(&plane), State::Up);
+        answer();
+    }
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Up);
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Down, "nothing came since the last probe");
+    answer();
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Down, "an old stream's end readmits nothing");
 }

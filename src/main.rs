@@ -1,1 +1,77 @@
-fn main() {}
+//! The router's process: read the configuration, start the workers, run the control plane until it has drained.
+
+use std::process::ExitCode;
+
+use trieway::config::{self, Config, Failure, Policy};
+use trieway::control::{self, Control};
+use trieway::data;
+use trieway::shared::Shared;
+use trieway::trie::{self, Trie};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A wrong flag, an address in use, a limit that is too low: nothing was started.
+const BAD_START: u8 = 2;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let config = match config::from_args(&args) {
+        Ok(config) => config,
+        Err(Failure::Print(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Failure::Refuse(line)) => return refuse(&line),
+    };
+    control::init_logging(&config.log);
+    match start(config) {
+        Ok((control, shared)) => {
+            control.run(shared);
+            // Rings and connections end with the process.
+            std::process::exit(0);
+        }
+        Err(line) => refuse(&line),
+    }
+}
+
+fn refuse(line: &str) -> ExitCode {
+    eprintln!("trieway: {line}");
+    ExitCode::from(BAD_START)
+}
+
+fn start(config: Config) -> Result<(Control, &'static Shared), String> {
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let (driver, why_not_uring) = data::pick(config.io, config.workers)?;
+    let trie =
+        Trie::new(&trie::Options { memory_bytes: config.routing.prefix_memory_bytes, slots: config::MAX_BACKENDS })
+            .map_err(|error| format!("--prefix-memory: {error}"))?;
+    let listeners = data::listen(&config.listen, config.workers)?;
+    let (control, socket) =
+        Control::bind().map_err(|error| format!("the control plane's socket cannot be made: {error}"))?;
+    let shown = listeners.shown.clone();
+    let shared: &'static Shared = Box::leak(Box::new(Shared::new(config, trie, socket, driver.as_str())));
+    data::start(shared, listeners, driver)?;
+    if let Some(why) = why_not_uring {
+        tracing::warn!("running on epoll: {why}");
+    }
+    tracing::info!("trieway {} listening on {shown}: {}", env!("CARGO_PKG_VERSION"), summary(&shared.config, driver));
+    Ok((control, shared))
+}
+
+/// The start line's facts: workers, io mode, backends, policy.
+fn summary(config: &Config, driver: data::Driver) -> String {
+    let routing = &config.routing;
+    let policy = match routing.policy {
+        Policy::Prefixaware => format!("prefixaware from {} matched bytes on", routing.prefix_min_match_bytes),
+        Policy::Roundrobin => "roundrobin".to_owned(),
+        Policy::Session => format!("session by {}", routing.session_key.as_deref().unwrap_or_default()),
+        Policy::Leastload => "leastload".to_owned(),
+    };
+    let plural = |n: usize, what: &str| if n == 1 { format!("{n} {what}") } else { format!("{n} {what}s") };
+    format!(
+        "{} on {driver}, {}, policy {policy}",
+        plural(config.workers, "worker"),
+        plural(config.backends.len(), "backend")
+    )
+}

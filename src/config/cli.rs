@@ -1,17 +1,14 @@
-//! The command line: every flag with its environment variable, default, unit and help, and the way from there to a
-//! [`Config`].
+//! From the command line and the environment to a [`Config`]: what belongs together is checked here.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
-use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
+use super::args::Args;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, IoMode, Listen, Log, LogFormat, LogLevel, MAX_BACKENDS, ModelType, Policy, Routing, Secret,
-    StaticBackend, Times, parse_size, unsupported,
+    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Policy, Routing, Secret, StaticBackend, Times,
+    unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -20,242 +17,6 @@ const MIN_CHUNK_BYTES: usize = 16;
 const MAX_CHUNK_BYTES: usize = 64 << 10;
 /// 1 to 1,024 workers: more threads than any machine has cores are a slip of the finger.
 const MAX_WORKERS: usize = 1024;
-
-#[derive(Parser, Debug)]
-#[command(
-    name = "trieway",
-    version,
-    about = "A prefix-aware router for LLM inference",
-    long_about = "A prefix-aware router for LLM inference: sends each conversation to the engine that already holds its prefix \
-                  in the KV cache, and everything else to the least busy one.",
-    after_help = "Every flag is also an environment variable: TRIEWAY_ and the flag's name in capitals, such as TRIEWAY_STATIC_BACKENDS. \
-                  The command line wins over the environment."
-)]
-struct Args {
-    /// Address to listen on
-    #[arg(long, env = "TRIEWAY_HOST", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_parser = host, help_heading = "Listening", value_name = "ADDRESS")]
-    host: IpAddr,
-    /// Port to listen on; 0 takes a free one and prints it
-    #[arg(long, env = "TRIEWAY_PORT", default_value_t = 8001, help_heading = "Listening")]
-    port: u16,
-    /// Listen on a unix socket at this path instead
-    #[arg(long, env = "TRIEWAY_UDS", help_heading = "Listening", value_name = "PATH", conflicts_with_all = ["host", "port"])]
-    uds: Option<PathBuf>,
-    /// Path prefix under which the router is reached
-    #[arg(long, env = "TRIEWAY_ROOT_PATH", default_value = "", help_heading = "Listening", value_name = "PATH")]
-    root_path: String,
-    /// Clients must send this key as 'Authorization: Bearer KEY'
-    #[arg(long, env = "TRIEWAY_API_KEY", hide_env_values = true, help_heading = "Listening", value_name = "KEY")]
-    api_key: Option<String>,
-
-    /// How backends are found
-    #[arg(long, env = "TRIEWAY_SERVICE_DISCOVERY", default_value = "static", value_parser = ["static", "k8s"], hide_possible_values = true, help_heading = "Backends")]
-    service_discovery: String,
-    /// Backends: http://host:port[/base], separated by commas
-    #[arg(
-        long,
-        env = "TRIEWAY_STATIC_BACKENDS",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Backends",
-        value_name = "URL,…"
-    )]
-    static_backends: String,
-    /// Models, one a backend, separated by commas; left out: asked from each backend's /v1/models
-    #[arg(
-        long,
-        env = "TRIEWAY_STATIC_MODELS",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Backends",
-        value_name = "MODEL,…"
-    )]
-    static_models: String,
-    /// Other names for models
-    #[arg(
-        long,
-        env = "TRIEWAY_STATIC_ALIASES",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Backends",
-        value_name = "ALIAS:MODEL,…"
-    )]
-    static_aliases: String,
-    /// What each backend serves: chat, completion, embeddings, rerank, score, transcription, vision, messages
-    #[arg(
-        long,
-        env = "TRIEWAY_STATIC_MODEL_TYPES",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Backends",
-        value_name = "TYPE,…"
-    )]
-    static_model_types: String,
-    /// Labels, one a backend, shown in /engines
-    #[arg(
-        long,
-        env = "TRIEWAY_STATIC_MODEL_LABELS",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Backends",
-        value_name = "LABEL,…"
-    )]
-    static_model_labels: String,
-    /// Accepted for the production stack's start line; no effect without disaggregated prefill
-    #[arg(
-        long,
-        env = "TRIEWAY_PREFILL_MODEL_LABELS",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Backends",
-        value_name = "LABEL,…"
-    )]
-    prefill_model_labels: String,
-    /// Accepted for the production stack's start line; no effect without disaggregated prefill
-    #[arg(
-        long,
-        env = "TRIEWAY_DECODE_MODEL_LABELS",
-        default_value = "",
-        hide_default_value = true,
-        help_heading = "Backends",
-        value_name = "LABEL,…"
-    )]
-    decode_model_labels: String,
-    /// Send this key to the backends instead of the client's Authorization
-    #[arg(
-        long,
-        env = "TRIEWAY_BACKEND_API_KEY",
-        hide_env_values = true,
-        help_heading = "Backends",
-        value_name = "KEY"
-    )]
-    backend_api_key: Option<String>,
-    /// Send the client's Host field to the backends instead of their own
-    #[arg(long, env = "TRIEWAY_PRESERVE_HOST", help_heading = "Backends")]
-    preserve_host: bool,
-
-    /// Probe the backends (the default)
-    #[arg(
-        long,
-        env = "TRIEWAY_STATIC_BACKEND_HEALTH_CHECKS",
-        help_heading = "Health checks",
-        overrides_with = "no_static_backend_health_checks"
-    )]
-    static_backend_health_checks: bool,
-    /// Do not probe the backends: a backend that refuses connections is tried again by requests
-    #[arg(long, env = "TRIEWAY_NO_STATIC_BACKEND_HEALTH_CHECKS", help_heading = "Health checks")]
-    no_static_backend_health_checks: bool,
-    /// Seconds between two probes of a backend
-    #[arg(long, env = "TRIEWAY_STATIC_BACKEND_HEALTH_CHECK_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Health checks", value_name = "SECONDS")]
-    static_backend_health_check_interval: Duration,
-    /// Seconds that a probe may take
-    #[arg(long, alias = "backend-health-check-timeout-seconds", env = "TRIEWAY_STATIC_BACKEND_HEALTH_CHECK_TIMEOUT_SECONDS", default_value = "2", value_parser = seconds, help_heading = "Health checks", value_name = "SECONDS")]
-    static_backend_health_check_timeout_seconds: Duration,
-
-    /// How a backend is chosen
-    #[arg(long, env = "TRIEWAY_ROUTING_LOGIC", value_enum, default_value_t = Policy::Prefixaware, help_heading = "Routing", value_name = "POLICY")]
-    routing_logic: Policy,
-    /// Bytes of a prompt that must match before it is pinned to the backends that hold them; set it above your shared system prompt
-    #[arg(
-        long,
-        env = "TRIEWAY_PREFIX_MIN_MATCH_LENGTH",
-        default_value_t = 0,
-        help_heading = "Routing",
-        value_name = "BYTES"
-    )]
-    prefix_min_match_length: u64,
-    /// Bytes of prompt text a trie step; a shorter rest does not count
-    #[arg(
-        long,
-        env = "TRIEWAY_PREFIX_CHUNK_SIZE",
-        default_value_t = 128,
-        help_heading = "Routing",
-        value_name = "BYTES"
-    )]
-    prefix_chunk_size: usize,
-    /// Hard bound on the trie's memory
-    #[arg(long, env = "TRIEWAY_PREFIX_MEMORY", default_value = "512MiB", value_parser = parse_size, help_heading = "Routing", value_name = "SIZE")]
-    prefix_memory: usize,
-    /// Header, or top-level key of the body, that names a session
-    #[arg(long, env = "TRIEWAY_SESSION_KEY", help_heading = "Routing", value_name = "NAME")]
-    session_key: Option<String>,
-    /// Seconds of the QPS window
-    #[arg(long, env = "TRIEWAY_REQUEST_STATS_WINDOW", default_value = "60", value_parser = seconds, help_heading = "Routing", value_name = "SECONDS")]
-    request_stats_window: Duration,
-    /// Other backends tried when a request provably was not started
-    #[arg(
-        long,
-        env = "TRIEWAY_MAX_INSTANCE_FAILOVER_REROUTE_ATTEMPTS",
-        default_value_t = 2,
-        help_heading = "Routing",
-        value_name = "N"
-    )]
-    max_instance_failover_reroute_attempts: usize,
-
-    /// Largest request body
-    #[arg(long, env = "TRIEWAY_MAX_BODY_SIZE", default_value = "64MiB", value_parser = parse_size, help_heading = "Limits", value_name = "SIZE")]
-    max_body_size: usize,
-    /// Client connections at a time, over all workers
-    #[arg(long, env = "TRIEWAY_MAX_CONNECTIONS", default_value_t = 65_536, help_heading = "Limits", value_name = "N")]
-    max_connections: usize,
-    /// Largest request or response head
-    #[arg(long, env = "TRIEWAY_MAX_HEAD_SIZE", default_value = "64KiB", value_parser = parse_size, help_heading = "Limits", value_name = "SIZE")]
-    max_head_size: usize,
-    /// A client that closes its sending side still gets its answer (left out: it counts as gone)
-    #[arg(long, env = "TRIEWAY_ALLOW_HALF_CLOSE", help_heading = "Limits")]
-    allow_half_close: bool,
-
-    /// Seconds for a whole request head
-    #[arg(long, env = "TRIEWAY_CLIENT_HEAD_TIMEOUT_SECONDS", default_value = "10", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    client_head_timeout_seconds: Duration,
-    /// Seconds without a byte of a request body
-    #[arg(long, env = "TRIEWAY_CLIENT_BODY_TIMEOUT_SECONDS", default_value = "30", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    client_body_timeout_seconds: Duration,
-    /// Seconds that a client's connection may idle between requests
-    #[arg(long, env = "TRIEWAY_CLIENT_IDLE_TIMEOUT_SECONDS", default_value = "75", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    client_idle_timeout_seconds: Duration,
-    /// Seconds that a client may take no bytes of an answer
-    #[arg(long, env = "TRIEWAY_CLIENT_WRITE_TIMEOUT_SECONDS", default_value = "60", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    client_write_timeout_seconds: Duration,
-    /// Seconds to connect to a backend
-    #[arg(long, env = "TRIEWAY_CONNECT_TIMEOUT_SECONDS", default_value = "2", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    connect_timeout_seconds: Duration,
-    /// Seconds until a backend's answer begins
-    #[arg(long, alias = "first-byte-timeout", env = "TRIEWAY_FIRST_BYTE_TIMEOUT_SECONDS", default_value = "600", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    first_byte_timeout_seconds: Duration,
-    /// Seconds between two reads of a backend's answer
-    #[arg(long, env = "TRIEWAY_BETWEEN_BYTES_TIMEOUT_SECONDS", default_value = "600", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    between_bytes_timeout_seconds: Duration,
-    /// Seconds that an unused connection to a backend is kept; below the engine's own limit (uvicorn: 5)
-    #[arg(long, env = "TRIEWAY_UPSTREAM_IDLE_TIMEOUT_SECONDS", default_value = "4", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    upstream_idle_timeout_seconds: Duration,
-    /// Seconds that running requests get after SIGTERM
-    #[arg(long, alias = "drain-timeout", env = "TRIEWAY_DRAIN_TIMEOUT_SECONDS", default_value = "60", value_parser = seconds, help_heading = "Time limits", value_name = "SECONDS")]
-    drain_timeout_seconds: Duration,
-
-    /// Data-plane threads; left out: the CPUs that this process may use
-    #[arg(long, env = "TRIEWAY_WORKERS", help_heading = "Workers", value_name = "N")]
-    workers: Option<usize>,
-    /// How workers wait for sockets
-    #[arg(long, env = "TRIEWAY_IO", value_enum, default_value_t = IoMode::Auto, help_heading = "Workers", value_name = "MODE")]
-    io: IoMode,
-
-    /// Seconds between two readings of the engines' /metrics
-    #[arg(long, env = "TRIEWAY_ENGINE_STATS_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Observing", value_name = "SECONDS")]
-    engine_stats_interval: Duration,
-    /// Log level
-    #[arg(long, env = "TRIEWAY_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info, help_heading = "Observing", value_name = "LEVEL")]
-    log_level: LogLevel,
-    /// Log format
-    #[arg(long, env = "TRIEWAY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = "Observing", value_name = "FORMAT")]
-    log_format: LogFormat,
-    /// Print a table of per-backend figures periodically
-    #[arg(long, env = "TRIEWAY_LOG_STATS", help_heading = "Observing")]
-    log_stats: bool,
-    /// Seconds between two such tables
-    #[arg(long, env = "TRIEWAY_LOG_STATS_INTERVAL", default_value = "10", value_parser = seconds, help_heading = "Observing", value_name = "SECONDS")]
-    log_stats_interval: Duration,
-}
 
 /// Why there is no configuration.
 #[derive(Debug)]
@@ -479,25 +240,10 @@ fn range(flag: &str, value: usize, least: usize, most: usize) -> Result<(), Stri
     }
 }
 
-fn host(text: &str) -> Result<IpAddr, String> {
-    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    if bare == "localhost" {
-        return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    }
-    bare.parse().map_err(|_| "write an IPv4 or IPv6 address, such as 0.0.0.0, 127.0.0.1 or ::".to_owned())
-}
-
-/// Seconds, whole or with a fraction, more than zero and at most a day.
-fn seconds(text: &str) -> Result<Duration, String> {
-    const MOST_S: f64 = 86_400.0;
-    match text.parse::<f64>() {
-        Ok(s) if s > 0.0 && s <= MOST_S => Ok(Duration::from_secs_f64(s)),
-        _ => Err(format!("write a number of seconds, more than 0 and at most {MOST_S}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn read(line: &str) -> Result<Config, String> {

@@ -3,6 +3,7 @@
 //! `cli` turns the command line and the environment into a validated, plain [`Config`]; everything else reads that. A
 //! value that is here has been checked: no other room validates configuration or knows a default.
 
+mod args;
 mod cli;
 mod size;
 mod unsupported;

@@ -1,7 +1,7 @@
 //! Backend URLs: `http://host:port[/base]`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Where a backend listens. Two URLs that name the same place compare equal: the host is lower case, the port is always
 /// there, and the base path has no slash at its end.
@@ -60,6 +60,11 @@ impl BackendUrl {
             return Err(refuse("it has no host"));
         }
         Ok(BackendUrl { host, port, base_path: path.trim_end_matches('/').to_owned() })
+    }
+
+    /// Where to connect, when the host is an address and no name has to be looked up.
+    pub fn literal_address(&self) -> Option<SocketAddr> {
+        self.host.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, self.port))
     }
 
     /// `host:port` as it stands in a `Host` field.

@@ -1,9 +1,10 @@
 //! The backends as `/engines` shows them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use super::engine_stats::EngineStats;
 use super::figures::{self, Totals};
@@ -11,49 +12,82 @@ use super::members::Member;
 use super::plane::Plane;
 use crate::config::ModelType;
 
-/// One object a backend, in the order of the configuration. `engine_id`, `serving_models` and `created` are the keys that
-/// the production stack's router has there.
-pub(super) fn list(plane: &Plane) -> Value {
+/// One backend. `engine_id`, `serving_models` and `created` are the keys that the production stack's router has there.
+#[derive(Serialize)]
+pub(super) struct Engine {
+    url: String,
+    state: &'static str,
+    /// A worker could not connect, and no probe has looked since.
+    unreachable: bool,
+    models: Vec<String>,
+    #[serde(rename = "type")]
+    kind: Option<&'static str>,
+    label: Option<String>,
+    slot: u16,
+    generation: u16,
+    restarts: u64,
+    addresses: Vec<SocketAddr>,
+    qps: f64,
+    in_flight: u32,
+    waiting: u32,
+    answering: u32,
+    in_flight_bytes: u64,
+    requests_total: u64,
+    errors_total: u64,
+    mean_latency_seconds: Option<f64>,
+    mean_time_to_first_byte_seconds: Option<f64>,
+    last_probe_error: Option<String>,
+    engine: Option<Figures>,
+    engine_id: String,
+    serving_models: Vec<String>,
+    created: u64,
+}
+
+/// What the engine says of itself; what it does not export is left out.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Figures(BTreeMap<&'static str, f64>);
+
+/// Every backend, in the order of the configuration.
+pub(super) fn list(plane: &Plane) -> Vec<Engine> {
     let members = plane.members();
     let servers = figures::by_server(&figures::by_pair(&plane.shared.shards, members.lanes()));
-    members.iter().map(|member| engine(plane, member, &servers)).collect()
+    let none = Totals::default();
+    members.iter().map(|member| engine(plane, member, servers.get(member.name.as_str()).unwrap_or(&none))).collect()
 }
 
-fn engine(plane: &Plane, member: &Member, servers: &BTreeMap<&str, Totals>) -> Value {
-    let fleet = &plane.shared.fleet;
-    let load = fleet.load(member.slot);
-    let totals = servers.get(member.name.as_str());
-    let age_s = member.since.elapsed().as_secs();
-    json!({
-        "engine_id": format!("{:016x}", member.identity),
-        "serving_models": member.model_names(),
-        "created": plane.now_unix_s().saturating_sub(age_s),
-        "url": member.name,
-        "slot": member.slot,
-        "generation": plane.shared.trie.generation(member.slot),
-        "restarts": member.restarts,
-        "state": member.health.state().as_str(),
-        "unreachable": load.is_unreachable(),
-        "addresses": member.addresses,
-        "models": member.model_names(),
-        "type": member.spec.model_type.map(type_name),
-        "label": member.spec.label,
-        "in_flight": load.in_flight(),
-        "waiting": load.waiting(),
-        "answering": load.answering(),
-        "in_flight_bytes": load.in_flight_bytes(),
-        "qps": qps(plane, member),
-        "requests_total": totals.map_or(0, Totals::sent),
-        "errors_total": totals.map_or(0, Totals::backend_errors),
-        "mean_latency_seconds": totals.and_then(|totals| totals.answers().mean()).map(|mean_us| mean_us / 1e6),
-        "mean_time_to_first_byte_seconds": totals.and_then(|totals| totals.first_byte.mean()).map(|mean_us| mean_us / 1e6),
-        "last_probe_error": member.last_error,
-        "engine": member.engine.as_ref().map(engine_stats),
-    })
+fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
+    let load = plane.shared.fleet.load(member.slot);
+    let seconds = |mean_us: f64| mean_us / 1e6;
+    Engine {
+        url: member.name.clone(),
+        state: member.health.state().as_str(),
+        unreachable: load.is_unreachable(),
+        models: member.model_names(),
+        kind: member.spec.model_type.map(type_name),
+        label: member.spec.label.clone(),
+        slot: member.slot,
+        generation: plane.shared.trie.generation(member.slot),
+        restarts: member.restarts,
+        addresses: member.addresses.clone(),
+        qps: qps(plane, member),
+        in_flight: load.in_flight(),
+        waiting: load.waiting(),
+        answering: load.answering(),
+        in_flight_bytes: load.in_flight_bytes(),
+        requests_total: totals.sent(),
+        errors_total: totals.backend_errors(),
+        mean_latency_seconds: totals.answers().mean().map(seconds),
+        mean_time_to_first_byte_seconds: totals.first_byte.mean().map(seconds),
+        last_probe_error: member.last_error.clone(),
+        engine: member.engine.as_ref().map(figures_of),
+        engine_id: format!("{:016x}", member.identity),
+        serving_models: member.model_names(),
+        created: plane.now_unix_s().saturating_sub(member.since.elapsed().as_secs()),
+    }
 }
 
-/// Only the figures that the engine exports.
-fn engine_stats(stats: &EngineStats) -> Value {
+fn figures_of(stats: &EngineStats) -> Figures {
     let figures = [
         ("requests_running", stats.running),
         ("requests_waiting", stats.waiting),
@@ -63,7 +97,7 @@ fn engine_stats(stats: &EngineStats) -> Value {
         ("prefix_cache_hit_rate", stats.hit_rate()),
         ("process_start_time_seconds", stats.marks.start_s),
     ];
-    figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect::<Map<_, _>>().into()
+    Figures(figures.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
 /// Requests a second over the window, or over the time since the backend is known where that is shorter.

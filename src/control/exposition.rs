@@ -1,7 +1,240 @@
-//! The router's metrics as Prometheus text.
+//! The router's metrics as Prometheus text: which figure goes under which name.
+//!
+//! A figure that is not known has no sample. Series of a (server, model) pair begin when a worker counts in it first.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::engine_stats::EngineStats;
+use super::engines::qps;
+use super::figures::{self, TimeBuckets, Totals};
+use super::members::Member;
 use super::plane::Plane;
+use super::process;
+use crate::config::Policy;
+use crate::fleet::load::Load;
+use crate::fleet::snapshot::State;
+use crate::metrics::names::{self, Metric};
+use crate::metrics::render::{Distribution, Writer};
+use crate::metrics::shard::{BOUNDS_US, Counter, ErrorKind, MATCH_BOUNDS_BYTES, Shard};
+use crate::route::Reason;
 
-pub(super) fn text(_plane: &Plane) -> String {
-    String::new()
+const CLASS_NAMES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const REFUSED_NAMES: [&str; 2] = ["4xx", "5xx"];
+const MICROSECONDS: f64 = 1e6;
+
+type Pairs<'a> = BTreeMap<(&'a str, &'a str), Totals>;
+
+pub(super) fn text(plane: &Plane) -> String {
+    let members = plane.members();
+    let pairs = figures::by_pair(&plane.shared.shards, members.lanes());
+    let servers = figures::by_server(&pairs);
+    let members: Vec<&Member> = members.iter().collect();
+    let mut writer = Writer::default();
+    backends(&mut writer, plane, &members);
+    means(&mut writer, &servers);
+    engines(&mut writer, &members);
+    requests(&mut writer, &pairs);
+    counters(&mut writer, &pairs);
+    histograms(&mut writer, &pairs);
+    workers(&mut writer, &plane.shared.shards);
+    trie(&mut writer, plane);
+    process(&mut writer, plane);
+    writer.into_text()
+}
+
+fn backends(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
+    let load = |member: &Member| plane.shared.fleet.load(member.slot);
+    let mut loads = |metric: &'static Metric, figure: fn(&Load) -> u64| {
+        let mut family = writer.family(metric);
+        for member in members {
+            family.count(&[&member.name], figure(load(member)));
+        }
+    };
+    loads(&names::NUM_PREFILL_REQUESTS, |load| load.waiting().into());
+    loads(&names::NUM_DECODING_REQUESTS, |load| load.answering().into());
+    loads(&names::NUM_REQUESTS_RUNNING, |load| load.in_flight().into());
+    loads(&names::IN_FLIGHT_REQUESTS, |load| load.in_flight().into());
+    loads(&names::IN_FLIGHT_BYTES, Load::in_flight_bytes);
+    let mut family = writer.family(&names::CURRENT_QPS);
+    for member in members {
+        family.value(&[&member.name], qps(plane, member));
+    }
+    let mut family = writer.family(&names::HEALTHY_PODS_TOTAL);
+    for member in members {
+        let usable = member.health.state() == State::Up && !load(member).is_unreachable();
+        family.count(&[&member.name], usable.into());
+    }
+    let mut family = writer.family(&names::BACKEND_STATE);
+    for member in members {
+        family.count(&[&member.name, member.health.state().as_str()], 1);
+    }
+    let mut family = writer.family(&names::BACKEND_RESTARTS_TOTAL);
+    for member in members {
+        family.count(&[&member.name], member.restarts);
+    }
+}
+
+fn means(writer: &mut Writer, servers: &BTreeMap<&str, Totals>) {
+    let mut means = |metric: &'static Metric, figure: fn(&Totals) -> Option<f64>| {
+        let mut family = writer.family(metric);
+        for (server, totals) in servers {
+            family.optional(&[server], figure(totals).map(|mean_us| mean_us / MICROSECONDS));
+        }
+    };
+    means(&names::AVG_LATENCY, |totals| totals.answers().mean());
+    means(&names::AVG_ITL, |totals| totals.gap.mean());
+    means(&names::AVG_DECODING_LENGTH, |totals| {
+        // The two means are of slightly different requests while some are in flight: never below zero.
+        Some((totals.answers().mean()? - totals.first_byte.mean()?).max(0.0))
+    });
+}
+
+fn engines(writer: &mut Writer, members: &[&Member]) {
+    let mut figures = |metric: &'static Metric, figure: fn(&EngineStats) -> Option<f64>| {
+        let mut family = writer.family(metric);
+        for member in members {
+            family.optional(&[&member.name], member.engine.as_ref().and_then(figure));
+        }
+    };
+    figures(&names::NUM_REQUESTS_WAITING, |engine| engine.waiting);
+    figures(&names::ENGINE_RUNNING, |engine| engine.running);
+    figures(&names::ENGINE_KV_USAGE, |engine| engine.kv_usage);
+    figures(&names::GPU_PREFIX_CACHE_HIT_RATE, EngineStats::hit_rate);
+    figures(&names::GPU_PREFIX_CACHE_HITS_TOTAL, |engine| engine.prefix_hits);
+    figures(&names::GPU_PREFIX_CACHE_QUERIES_TOTAL, |engine| engine.prefix_queries);
+}
+
+fn requests(writer: &mut Writer, pairs: &Pairs<'_>) {
+    let mut incoming: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for ((_, model), totals) in pairs {
+        let (sent, retries) = incoming.entry(model).or_default();
+        *sent += totals.sent();
+        *retries += totals.retries;
+    }
+    let mut family = writer.family(&names::NUM_INCOMING_REQUESTS_TOTAL);
+    for (model, (sent, retries)) in incoming {
+        family.count(&[model], sent.saturating_sub(retries));
+    }
+    let mut family = writer.family(&names::REQUESTS_TOTAL);
+    for ((server, model), totals) in pairs {
+        for (reason, sent) in Reason::ALL.iter().zip(totals.sent).filter(|(_, sent)| *sent > 0) {
+            family.count(&[server, model, reason.as_str()], sent);
+        }
+    }
+    let mut family = writer.family(&names::REQUEST_ERRORS_TOTAL);
+    for ((server, model), totals) in pairs {
+        for (kind, errors) in ErrorKind::ALL.iter().zip(totals.errors).filter(|(_, errors)| *errors > 0) {
+            family.count(&[server, model, kind.as_str()], errors);
+        }
+    }
+    let mut family = writer.family(&names::RESPONSES_TOTAL);
+    for ((server, model), totals) in pairs {
+        for (class, duration) in CLASS_NAMES.iter().zip(&totals.duration).filter(|(_, duration)| duration.count() > 0) {
+            family.count(&[server, model, class], duration.count());
+        }
+    }
+}
+
+fn counters(writer: &mut Writer, pairs: &Pairs<'_>) {
+    let mut counters = |metric: &'static Metric, figure: fn(&Totals) -> u64| {
+        let mut family = writer.family(metric);
+        for ((server, model), totals) in pairs {
+            family.count(&[server, model], figure(totals));
+        }
+    };
+    counters(&names::RETRIES_TOTAL, |totals| totals.retries);
+    counters(&names::CLIENT_ABORTS_TOTAL, |totals| totals.errors[ErrorKind::ClientGone as usize]);
+    counters(&names::UPSTREAM_CONNECTS_TOTAL, |totals| totals.connects);
+    counters(&names::UPSTREAM_REUSES_TOTAL, |totals| totals.reuses);
+    counters(&names::REQUEST_BYTES_TOTAL, |totals| totals.request_bytes);
+    counters(&names::RESPONSE_BYTES_TOTAL, |totals| totals.response_bytes);
+}
+
+fn histograms(writer: &mut Writer, pairs: &Pairs<'_>) {
+    let mut family = writer.family(&names::REQUEST_LATENCY_SECONDS);
+    for ((server, model), totals) in pairs {
+        for (class, duration) in CLASS_NAMES.iter().zip(&totals.duration).filter(|(_, duration)| duration.count() > 0) {
+            family.distribution(&[server, model, class], &times(duration));
+        }
+    }
+    let mut distributions = |metric: &'static Metric, figure: fn(&Totals) -> Distribution<'_>| {
+        let mut family = writer.family(metric);
+        for ((server, model), totals) in pairs {
+            family.distribution(&[server, model], &figure(totals));
+        }
+    };
+    distributions(&names::FIRST_BYTE_SECONDS, |totals| times(&totals.first_byte));
+    distributions(&names::GAP_SECONDS, |totals| times(&totals.gap));
+    distributions(&names::MATCH_BYTES, |totals| Distribution {
+        bounds: &MATCH_BOUNDS_BYTES,
+        counts: &totals.matched.counts,
+        sum: totals.matched.sum,
+        units: 1.0,
+    });
+}
+
+fn times(buckets: &TimeBuckets) -> Distribution<'_> {
+    Distribution { bounds: &BOUNDS_US, counts: &buckets.counts, sum: buckets.sum, units: MICROSECONDS }
+}
+
+fn workers(writer: &mut Writer, shards: &[Shard]) {
+    let numbers: Vec<String> = (0..shards.len()).map(|number| number.to_string()).collect();
+    let mut per_worker = |metric: &'static Metric, figure: fn(&Shard) -> u64| {
+        let mut family = writer.family(metric);
+        for (number, shard) in numbers.iter().zip(shards) {
+            family.count(&[number], figure(shard));
+        }
+    };
+    per_worker(&names::WORKER_ACCEPTED_TOTAL, |shard| shard.accepted.get());
+    // Read in this order, a connection that ends in between cannot make the difference negative.
+    per_worker(&names::WORKER_OPEN, |shard| {
+        let closed = shard.closed.get();
+        shard.accepted.get().saturating_sub(closed)
+    });
+    per_worker(&names::WORKER_REQUESTS_TOTAL, |shard| shard.requests.get());
+    let mut family = writer.family(&names::WORKER_CPU_SECONDS_TOTAL);
+    for (number, shard) in numbers.iter().zip(shards) {
+        let thread = Some(shard.thread_id.load(Relaxed)).filter(|id| *id != 0);
+        family.optional(&[number], thread.and_then(process::thread_cpu_seconds));
+    }
+    let sum = |counter: fn(&Shard) -> &Counter| shards.iter().map(|shard| counter(shard).get()).sum();
+    let mut family = writer.family(&names::REFUSED_TOTAL);
+    family.count(&[REFUSED_NAMES[0]], sum(|shard| &shard.refused[0]));
+    family.count(&[REFUSED_NAMES[1]], sum(|shard| &shard.refused[1]));
+    writer.family(&names::CONTROL_REQUESTS_TOTAL).count(&[], sum(|shard| &shard.control));
+    writer.family(&names::PANICS_TOTAL).count(&[], sum(|shard| &shard.panics));
+    writer.family(&names::ACCEPT_ERRORS_TOTAL).count(&[], sum(|shard| &shard.accept_errors));
+}
+
+fn trie(writer: &mut Writer, plane: &Plane) {
+    let stats = plane.shared.trie.stats();
+    for (metric, value) in [
+        (&names::TRIE_USED_BYTES, stats.used_bytes as u64),
+        (&names::TRIE_LIMIT_BYTES, stats.limit_bytes as u64),
+        (&names::TRIE_BACKLOG_BYTES, stats.backlog_bytes as u64),
+        (&names::TRIE_NODES, stats.nodes as u64),
+        (&names::TRIE_CHUNKS, stats.chunks as u64),
+        (&names::TRIE_INSERTS_TOTAL, stats.inserts),
+        (&names::TRIE_EVICTED_NODES_TOTAL, stats.evicted_nodes),
+    ] {
+        writer.family(metric).count(&[], value);
+    }
+}
+
+fn process(writer: &mut Writer, plane: &Plane) {
+    let shared = plane.shared;
+    let policy = match shared.config.routing.policy {
+        Policy::Prefixaware => "prefixaware",
+        Policy::Roundrobin => "roundrobin",
+        Policy::Session => "session",
+        Policy::Leastload => "leastload",
+    };
+    writer.family(&names::INFO).count(&[env!("CARGO_PKG_VERSION"), shared.io_mode, policy], 1);
+    writer.family(&names::PROCESS_CPU_SECONDS_TOTAL).optional(&[], process::process_cpu_seconds());
+    let resident = process::resident_bytes().map(|bytes| bytes as f64);
+    writer.family(&names::PROCESS_RESIDENT_MEMORY_BYTES).optional(&[], resident);
+    let open = process::open_descriptors().map(|open| open as f64);
+    writer.family(&names::PROCESS_OPEN_FDS).optional(&[], open);
+    writer.family(&names::PROCESS_START_TIME_SECONDS).count(&[], plane.started_unix_s);
 }

@@ -4,7 +4,7 @@
 //! up is taken again last, so that what still runs under it has ended by then. Whatever changes here is seen by the workers
 //! only once `publish` has swapped the snapshot.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Member {
             slot,
             identity: xxh3_64(name.as_bytes()),
             name,
-            addresses: Vec::new(),
+            addresses: spec.url.literal_address().into_iter().collect(),
             models: named(&spec.models),
             models_at: None,
             health: Health::new(!spec.models.is_empty(), interval),
@@ -112,13 +112,15 @@ pub(super) struct Members {
     list: Vec<Member>,
     /// Slots that no member has; the one that was given up last is at the end.
     free: VecDeque<u16>,
+    /// Slots that were given up at least once.
+    given_up: HashSet<u16>,
     lanes: Lanes,
 }
 
 impl Members {
     pub(super) fn new(slots: usize) -> Self {
         let slots = u16::try_from(slots).unwrap_or(u16::MAX);
-        Members { list: Vec::new(), free: (0..slots).collect(), lanes: Lanes::default() }
+        Members { list: Vec::new(), free: (0..slots).collect(), given_up: HashSet::new(), lanes: Lanes::default() }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
@@ -151,15 +153,26 @@ impl Members {
             if self.list.iter().any(|member| member.spec == *spec) {
                 continue;
             }
-            let Some(slot) = self.free.pop_front() else {
+            let Some(slot) = self.take_slot(shared) else {
                 tracing::error!("backend {} is left out: {} backends are the limit", spec.url, shared.fleet.slots());
                 continue;
             };
-            shared.fleet.load(slot).set_unreachable(false);
             self.list.push(Member::new(spec, slot, shared, now, now_ms));
             came.push(slot);
         }
         came
+    }
+
+    /// A free slot, if possible one under which nothing runs any more. A worker that still had the old snapshot may have
+    /// left marks for the slot's last owner after that was removed: they are void, too.
+    fn take_slot(&mut self, shared: &Shared) -> Option<u16> {
+        let idle = self.free.iter().position(|slot| shared.fleet.load(*slot).in_flight() == 0);
+        let slot = self.free.remove(idle.unwrap_or(0))?;
+        if self.given_up.contains(&slot) {
+            shared.trie.raise(slot);
+        }
+        shared.fleet.load(slot).set_unreachable(false);
+        Some(slot)
     }
 
     fn release(&mut self, member: &Member, shared: &Shared) {
@@ -168,6 +181,7 @@ impl Members {
         }
         shared.trie.raise(member.slot);
         self.free.push_back(member.slot);
+        self.given_up.insert(member.slot);
         tracing::info!("backend {} is removed", member.name);
     }
 

@@ -22,12 +22,18 @@ mod logging;
 mod members;
 mod models;
 mod plane;
+mod process;
 mod scrape;
 mod socket;
 mod table;
+mod watch;
+
+#[cfg(test)]
+mod exposition_tests;
+#[cfg(test)]
+mod plane_tests;
 #[cfg(test)]
 mod testing;
-mod watch;
 
 use std::io;
 use std::sync::Arc;
@@ -83,5 +89,20 @@ impl Control {
         // A name lookup that hangs must not hold up the exit.
         runtime.shutdown_background();
         reason
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_on_a_thread_and_answers_on_its_socket() {
+        let (control, name) = Control::bind().expect("binds");
+        let shared = testing::shared("--static-backends http://127.0.0.1:1 --static-models m");
+        std::thread::spawn(move || control.run(shared));
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (status, body) = runtime.block_on(testing::ask_socket(&name, "GET", "/version"));
+        assert_eq!((status, body), (200, format!(r#"{{"version":"{}"}}"#, env!("CARGO_PKG_VERSION"))));
     }
 }

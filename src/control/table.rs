@@ -168,12 +168,12 @@ mod tests {
             ttft_s,
         };
         let rows = [
-            row("http://10.0.0.1:8000", "up", 12_345, Some(0.8765), Some(0.00421)),
+            row("http://10.0.0.1:8000", "up", 12_345, Some(0.876), Some(0.00421)),
             row("http://engine-1.default.svc:8000", "unreachable", 0, None, None),
         ];
         let expected = "  \
   backend                           state           qps  running  waiting  requests  errors  cached   ttft
-  http://10.0.0.1:8000              up           1234.5        3       12     12345       0   87.7%  4.2ms
+  http://10.0.0.1:8000              up           1234.5        3       12     12345       0   87.6%  4.2ms
   http://engine-1.default.svc:8000  unreachable     0.0        3       12         0       0       -      -";
         assert_eq!(render(&rows), expected);
     }

@@ -1,6 +1,9 @@
 //! For the tests of this room: a router's shared state without workers, and an engine to probe.
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net as unix;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,13 +20,15 @@ use super::plane::Plane;
 use crate::config::from_args;
 use crate::fleet::snapshot;
 use crate::shared::Shared;
-use crate::trie::Trie;
+use crate::trie;
 
 /// The shared state of a router with one worker and this command line.
 pub(super) fn shared(line: &str) -> &'static Shared {
     let words = std::iter::once("trieway").chain(line.split_whitespace()).chain(["--workers", "1"]);
     let args: Vec<String> = words.map(str::to_owned).collect();
-    Box::leak(Box::new(Shared::new(from_args(&args).expect("valid"), Trie::default(), "none".to_owned(), "epoll")))
+    let options = trie::Options { memory_bytes: trie::MIN_MEMORY_BYTES, slots: crate::config::MAX_BACKENDS };
+    let trie = trie::Trie::new(&options).expect("valid");
+    Box::leak(Box::new(Shared::new(from_args(&args).expect("valid"), trie, "none".to_owned(), "epoll")))
 }
 
 pub(super) fn plane(line: &str) -> Arc<Plane> {
@@ -46,6 +51,22 @@ pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("still not: {what}");
+}
+
+/// Status and body of a request on the control socket of this name.
+pub(super) async fn ask_socket(name: &str, method: &str, path: &str) -> (u16, String) {
+    let address = unix::SocketAddr::from_abstract_name(name).expect("a name");
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let ask = move || {
+        let mut stream = unix::UnixStream::connect_addr(&address).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("takes the request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answers");
+        answer
+    };
+    let answer = tokio::task::spawn_blocking(ask).await.expect("no panic");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head[9..12].parse().expect("a status"), body.to_owned())
 }
 
 /// What the engine answers, and what it saw.

@@ -34,6 +34,16 @@ pub(super) struct Round {
     pub(super) engine: Option<EngineStats>,
 }
 
+impl Round {
+    fn new() -> Self {
+        Round { began: Instant::now(), failure: None, addresses: None, models: None, lacks_health: None, engine: None }
+    }
+
+    fn failed(failure: RoundFailure) -> Self {
+        Round { failure: Some(failure), ..Round::new() }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct RoundFailure {
     pub(super) why: String,
@@ -60,8 +70,16 @@ struct Task {
 
 pub(super) async fn run(plane: Arc<Plane>, slot: u16) {
     loop {
-        let Some(task) = task(&plane, slot) else { return };
-        let round = round(task).await;
+        let Some(mut task) = task(&plane, slot) else { return };
+        let round = match addresses(&task).await {
+            Ok(found) => {
+                // Known before the probe has ended: a backend that is assumed to be up takes requests from here on.
+                plane.record_addresses(slot, &found);
+                task.target.addresses = found;
+                round(&task).await
+            }
+            Err(why) => Round::failed(RoundFailure { why, refused: false }),
+        };
         plane.record_round(slot, &round);
         if !wait(&plane, slot).await {
             return;
@@ -96,24 +114,25 @@ fn task(plane: &Plane, slot: u16) -> Option<Task> {
     })
 }
 
-async fn round(mut task: Task) -> Round {
-    let mut round =
-        Round { began: Instant::now(), failure: None, addresses: None, models: None, lacks_health: None, engine: None };
+/// Where it is to be reached now. The order of addresses that are still the same ones stays: the first one worked.
+async fn addresses(task: &Task) -> Result<Vec<SocketAddr>, String> {
+    let known = &task.target.addresses;
     match fetch::resolve(&task.target.url, task.target.timeout).await {
-        Ok(found) => {
-            if !same_set(&found, &task.target.addresses) {
-                task.target.addresses = found;
-            }
+        Ok(found) if !same_set(&found, known) => Ok(found),
+        Ok(_) => Ok(known.clone()),
+        Err(why) if known.is_empty() => Err(why),
+        // A name server that is away takes no backend out.
+        Err(why) => {
+            tracing::debug!("backend {}: {why}; its last addresses are kept", task.target.url);
+            Ok(known.clone())
         }
-        // A name server that is away takes no backend out: its last addresses are probed.
-        Err(why) if task.target.addresses.is_empty() => {
-            round.failure = Some(RoundFailure { why, refused: false });
-            return round;
-        }
-        Err(why) => tracing::debug!("backend {}: {why}; its last addresses are kept", task.target.url),
     }
+}
+
+async fn round(task: &Task) -> Round {
+    let mut round = Round::new();
     round.addresses = Some(task.target.addresses.clone());
-    if let Err(failure) = ask(&task, &mut round).await {
+    if let Err(failure) = ask(task, &mut round).await {
         round.failure = Some(failure);
     }
     round
@@ -184,6 +203,6 @@ fn prefer(round: &mut Round, answer: &Answer) {
     }
 }
 
-fn same_set(a: &[SocketAddr], b: &[SocketAddr]) -> bool {
+pub(super) fn same_set(a: &[SocketAddr], b: &[SocketAddr]) -> bool {
     a.len() == b.len() && a.iter().all(|address| b.contains(address))
 }

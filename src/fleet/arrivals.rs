@@ -1,19 +1,21 @@
 //! How often each backend was chosen, and from that its QPS.
 //!
 //! Each worker counts its own choices in its own lines (one writer, no read-modify-write). The control plane sums them
-//! periodically into [`Window`]s and publishes, per backend, the requests of the last window and how much of each worker's
-//! count that sum has seen. A worker that asks adds its own choices since: a burst inside a period spreads at once.
+//! periodically into [`Window`]s and publishes to each worker, per backend, the requests of the last window less what that
+//! worker had counted itself by then. A worker that asks adds its own count: the sum then holds its own choices up to now,
+//! so that a burst inside a period spreads at once, and the others' choices up to the last period.
 //!
-//! Every field is relaxed: a reader may see a sum and a `seen` of two neighbouring periods and be off by what arrived
-//! between them, which the next period corrects. Nothing is inferred from the order of two fields.
+//! Every field is relaxed. A worker's answer is made of one field that it writes and one that the control plane writes
+//! whole, so no two fields have to agree.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// One worker's counts, by slot. `chosen` has one writer, the worker; `seen` has one, the control plane.
+/// One worker's counts, by slot. `chosen` has one writer, the worker; `others` has one, the control plane.
 struct Worker {
     chosen: Box<[AtomicU64]>,
-    seen: Box<[AtomicU64]>,
+    /// Requests in the window, less `chosen` at that time: negative as soon as older ones have left the window.
+    others: Box<[AtomicI64]>,
 }
 
 pub struct Arrivals {
@@ -29,7 +31,9 @@ fn zeros(n: usize) -> Box<[AtomicU64]> {
 impl Arrivals {
     pub fn new(slots: usize, workers: usize) -> Self {
         Arrivals {
-            workers: (0..workers).map(|_| Worker { chosen: zeros(slots), seen: zeros(slots) }).collect(),
+            workers: (0..workers)
+                .map(|_| Worker { chosen: zeros(slots), others: (0..slots).map(|_| AtomicI64::new(0)).collect() })
+                .collect(),
             window: zeros(slots),
         }
     }
@@ -44,8 +48,8 @@ impl Arrivals {
     pub fn in_window(&self, worker: usize, slot: u16) -> u64 {
         let slot = usize::from(slot);
         let own = &self.workers[worker];
-        let since = own.chosen[slot].load(Relaxed).saturating_sub(own.seen[slot].load(Relaxed));
-        self.window[slot].load(Relaxed) + since
+        let chosen = own.chosen[slot].load(Relaxed);
+        own.others[slot].load(Relaxed).saturating_add_unsigned(chosen).max(0).unsigned_abs()
     }
 
     /// Requests ever sent to `slot`, by all workers.
@@ -61,13 +65,13 @@ impl Arrivals {
     /// Sums all workers' counts of `slot` into `window` at `now_ms` and publishes the result.
     pub fn aggregate(&self, slot: u16, window: &mut Window, now_ms: u64) {
         let at = usize::from(slot);
-        let mut total = 0;
-        for worker in &self.workers {
-            let chosen = worker.chosen[at].load(Relaxed);
-            worker.seen[at].store(chosen, Relaxed);
-            total += chosen;
+        window.counts.clear();
+        window.counts.extend(self.workers.iter().map(|worker| worker.chosen[at].load(Relaxed)));
+        let in_window = window.advance(now_ms);
+        self.window[at].store(in_window, Relaxed);
+        for (worker, chosen) in self.workers.iter().zip(&window.counts) {
+            worker.others[at].store(in_window.cast_signed().saturating_sub_unsigned(*chosen), Relaxed);
         }
-        self.window[at].store(window.advance(total, now_ms), Relaxed);
     }
 }
 
@@ -77,16 +81,24 @@ pub struct Window {
     bucket_ms: u64,
     /// (time, total at that time), oldest first; the front is the newest one that is at least a window old.
     marks: VecDeque<(u64, u64)>,
+    /// Each worker's count as of the present sum.
+    counts: Vec<u64>,
 }
 
 impl Window {
     /// A window of `length_ms` that starts at `now_ms` with `total` requests already counted.
     pub fn new(length_ms: u64, total: u64, now_ms: u64) -> Self {
-        Window { length_ms, bucket_ms: (length_ms / 60).clamp(100, 1000), marks: VecDeque::from([(now_ms, total)]) }
+        Window {
+            length_ms,
+            bucket_ms: (length_ms / 60).clamp(100, 1000),
+            marks: VecDeque::from([(now_ms, total)]),
+            counts: Vec::new(),
+        }
     }
 
-    /// Requests since one window before `now_ms`, given the running total.
-    fn advance(&mut self, total: u64, now_ms: u64) -> u64 {
+    /// Requests since one window before `now_ms`.
+    fn advance(&mut self, now_ms: u64) -> u64 {
+        let total: u64 = self.counts.iter().sum();
         let begin = now_ms.saturating_sub(self.length_ms);
         while self.marks.len() > 1 && self.marks[1].0 <= begin {
             self.marks.pop_front();

@@ -51,7 +51,7 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, buf: &[u8], how: &RequestO
         if keep {
             proto_seen |= field.kind == Name::ForwardedProto;
             host_seen |= field.kind == Name::ForwardedHost;
-            push_field(out, field.name.of(buf), field.value.of(buf));
+            push_kept(out, field, buf);
         }
     }
     if let Some(authorization) = how.authorization {
@@ -113,7 +113,7 @@ pub fn response(out: &mut Vec<u8>, head: &ResponseHead, buf: &[u8], how: &Respon
             _ => !nominated.contains(field),
         };
         if keep {
-            push_field(out, field.name.of(buf), field.value.of(buf));
+            push_kept(out, field, buf);
         }
     }
     match head.status {
@@ -214,6 +214,18 @@ fn push_forwarded_for(out: &mut Vec<u8>, head: &RequestHead, buf: &[u8], nominat
     }
     out.extend_from_slice(client_ip);
     out.extend_from_slice(b"\r\n");
+}
+
+/// A field as it came, with the whitespace around its value made canonical.
+fn push_kept(out: &mut Vec<u8>, field: &Field, buf: &[u8]) {
+    let (name, value) = (field.name, field.value);
+    let line_end = value.end as usize + 2;
+    // A line that is canonical already, as nearly all are, is one copy instead of four.
+    if &buf[name.end as usize..value.start as usize] == b": " && &buf[value.end as usize..line_end] == b"\r\n" {
+        out.extend_from_slice(&buf[name.start as usize..line_end]);
+    } else {
+        push_field(out, name.of(buf), value.of(buf));
+    }
 }
 
 fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {

@@ -30,7 +30,9 @@ pub enum Name {
 impl Name {
     /// The kind of the field called `name`.
     pub fn of(name: &[u8]) -> Self {
-        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        // Most names of a known length differ in the first letter; `known` is in lower case.
+        let first = name.first().map_or(0, u8::to_ascii_lowercase);
+        let is = |known: &[u8]| known[0] == first && name.eq_ignore_ascii_case(known);
         match name.len() {
             2 if is(b"te") => Self::Te,
             4 if is(b"host") => Self::Host,

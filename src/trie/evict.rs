@@ -88,7 +88,7 @@ impl Trie {
     }
 
     /// Evicts the worst run of a sample and returns its bytes.
-    fn evict_one(&self, seed: u64, round: u64, guard: &Guard) -> usize {
+    pub(super) fn evict_one(&self, seed: u64, round: u64, guard: &Guard) -> usize {
         let mut worst: Option<(Dispensable, Edge<'_>)> = None;
         let mut seen = 0;
         for probe in 0..SAMPLE_BUCKETS as u64 {

@@ -5,19 +5,57 @@
 //! and when on that backend's byte clock. Because a hash names its whole prefix, the node that goes on after any chunk
 //! is found in one flat table by the next hash alone: other runs can branch off the middle of a run, and since each
 //! mark carries its own length, a run is never split.
+//!
+//! A backend's byte clock counts chunks that were sent to it and that it was not believed to hold: what displaces
+//! other content of its cache. A mark's age is what the clock has moved since.
+//!
+//! # Concurrency contract
+//!
+//! Every method may be called from any thread at any time. Each operation is synchronous, bounded, and under one pin;
+//! no guard and no reference to a node leaves this module. Nobody waits for anybody: a lost CAS means that another
+//! thread got on.
+//!
+//! | field | written by | with | read with |
+//! |---|---|---|---|
+//! | table cell | insert (publish, displace, replace by a copy), eviction, sweep: [`sync::swing`] | CAS, Release | Acquire |
+//! | run, length, room, depth of a node | whoever makes the node, before it is published; then never | plain | plain, behind the cell's Acquire |
+//! | mark | insert, forget, sweep | CAS, Relaxed | Relaxed: a mark is whole in its word and leads nowhere |
+//! | raises of a slot | raise | add, Release | Acquire: [`sync::read_raises`] |
+//! | horizon, clock of a slot; ledger; sweep position | anyone | Relaxed | Relaxed: figures, nothing hangs on their order |
+//!
+//! Whoever takes a node out of a cell by a successful CAS is its only owner and hands it to the epoch; it is freed when
+//! no guard from before is left. Between publishing a node and looking for a second cell with the same hash stands a
+//! SeqCst fence ([`sync::publication_fence`]), so that of two racing publishers at least one sees both.
+//!
+//! **Errors allowed, and their direction.** A mark may be *forgotten*: when its node is evicted, when it is put on a node
+//! that is being replaced by a copy, when two cells held one hash, when memory is short, when an insert has lost 64
+//! races. A mark may be *stale*: the backend has dropped the content, or a forget raced with a copy. A mark is never
+//! *invented*: each one was put by an insert for that backend in that generation, and survives only with its generation.
+//!
+//! Each pair of operations is a loom model with a twin that must fail (`loom_tests.rs`).
 
 mod check;
 mod evict;
 mod holders;
 mod insert;
 mod ledger;
+#[cfg(test)]
+#[cfg(loom)]
+mod loom_tests;
 mod mark;
 mod matches;
 mod node;
+#[cfg(test)]
+#[cfg(shuttle)]
+mod shuttle_tests;
 mod slots;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod stress_tests;
 mod sync;
 mod table;
 #[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests;
 #[doc(hidden)]
 pub mod twin;

@@ -11,16 +11,17 @@
 //! handle will be used any more when it is dropped.
 #![allow(unsafe_code, reason = "a node is a header followed by two arrays, which safe Rust can't place in one block")]
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc};
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::NonNull;
 
 use super::mark::NO_MARK;
-use super::sync::AtomicU64;
+use super::sync::{AtomicU64, Tracked};
 
-/// Chunks in a run. A full node with two marks takes 1,024 bytes, which is a size class of the allocator.
-pub(super) const MAX_RUN: usize = 124;
+/// Chunks in a run. A full node with three marks takes 1,024 bytes, which is a size class of the allocator. Four
+/// suffice a model.
+pub(super) const MAX_RUN: usize = if cfg!(any(loom, shuttle)) { 4 } else { 124 };
 
 const WORD: usize = size_of::<u64>();
 const CELL: usize = size_of::<AtomicU64>();
@@ -30,6 +31,8 @@ pub(super) struct Header {
     length: u16,
     room: u16,
     depth: u32,
+    /// Stands for the run in a model; empty otherwise.
+    tracked: Tracked,
 }
 
 /// The lengths of a node's two arrays.
@@ -95,7 +98,7 @@ impl OwnedNode {
         let Some(header) = NonNull::new(block.cast::<Header>()) else { std::alloc::handle_alloc_error(layout) };
         let Shape { length, room } = shape;
         // SAFETY: the block is large enough and aligned for a header, and nobody else knows it.
-        unsafe { header.write(Header { length, room, depth }) };
+        unsafe { header.write(Header { length, room, depth, tracked: Tracked::new() }) };
         let node = OwnedNode(header);
         let parts = node.view();
         for at in 0..usize::from(room) {
@@ -134,17 +137,18 @@ impl OwnedNode {
 }
 
 impl Drop for OwnedNode {
+    #[cfg(not(any(loom, shuttle)))]
     fn drop(&mut self) {
-        let node = self.view();
-        let shape = node.shape();
-        for at in 0..usize::from(shape.room) {
-            // SAFETY: `at` < room, so the cell lies inside the block.
-            let cell = unsafe { node.marks_start().add(at) };
-            // SAFETY: the cell was initialised by `new`, and its owner is the last to touch it.
-            unsafe { cell.drop_in_place() };
-        }
-        // SAFETY: the block was allocated by `new` with this very layout, and its owner frees it once.
-        unsafe { dealloc(self.0.as_ptr().cast(), shape.layout()) };
+        let layout = self.view().shape().layout();
+        // SAFETY: the block was allocated by `new` with this very layout, and its owner frees it once. A header, atomic
+        // words and plain words have no destructors.
+        unsafe { std::alloc::dealloc(self.0.as_ptr().cast(), layout) };
+    }
+
+    /// Leaves the block behind as a witness.
+    #[cfg(any(loom, shuttle))]
+    fn drop(&mut self) {
+        self.view().header().tracked.free();
     }
 }
 
@@ -188,12 +192,14 @@ impl<'g> NodeRef<'g> {
     }
 
     pub(super) fn marks(self) -> &'g [AtomicU64] {
+        self.header().tracked.read();
         let start = self.marks_start().as_ptr();
         // SAFETY: room cells start here, all initialised by `new`, and live for 'g.
         unsafe { std::slice::from_raw_parts(start, usize::from(self.shape().room)) }
     }
 
     pub(super) fn run(self) -> &'g [u64] {
+        self.header().tracked.read();
         let start = self.run_start().as_ptr();
         // SAFETY: length words start here, all written by `new` and never again, and live for 'g.
         unsafe { std::slice::from_raw_parts(start, usize::from(self.shape().length)) }

@@ -6,9 +6,9 @@
 //! Invariant: a mark is valid only while its generation is its slot's. A generation never goes back.
 
 use super::mark::{MAX_SLOTS, Mark, Stamp};
-use super::sync::AtomicU32;
-use super::sync::Ordering::{Acquire, Relaxed, Release};
+use super::sync::Ordering::{Relaxed, Release};
 use super::sync::counter::AtomicU64;
+use super::sync::{AtomicU32, read_raises};
 
 pub(super) struct Slots {
     steady: Box<[Steady]>,
@@ -47,13 +47,12 @@ impl Slots {
 
     /// The slot's generation, or `None` for a slot that does not exist.
     pub(super) fn generation(&self, slot: u16) -> Option<u16> {
-        // Acquire: pairs with the Release in `raise`, so that what the raiser did before (a scrub) is seen by whoever
-        // marks with the generation that it made.
-        self.steady.get(usize::from(slot)).map(|steady| steady.raises.load(Acquire) as u16)
+        self.steady.get(usize::from(slot)).map(|steady| read_raises(&steady.raises) as u16)
     }
 
     pub(super) fn raise(&self, slot: u16) -> Option<u16> {
         let steady = self.steady.get(usize::from(slot))?;
+        // Release: pairs with the Acquire of `read_raises`.
         Some(steady.raises.fetch_add(1, Release).wrapping_add(1) as u16)
     }
 

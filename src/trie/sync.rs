@@ -1,39 +1,30 @@
 //! The one door to atomics and to memory reclamation, so that a model checker can stand in for both.
 //!
-//! Everything in `trie/` that one thread writes while another reads goes through here. `epoch` wraps crossbeam-epoch:
-//! a [`Guard`] keeps whatever was reachable when it was pinned alive, and [`Guard::defer`] runs a destructor once no
-//! guard that could have seen its object is left. Nothing outside `trie/` ever holds a guard.
+//! Everything in `trie/` that one thread writes while another reads goes through here:
+//! - atomics, and the three operations on them whose ordering the trie's safety rests on: [`swing`],
+//!   [`publication_fence`] and [`read_raises`];
+//! - [`Guard`]: whatever was reachable when it was pinned stays allocated until it is dropped, and [`Guard::defer`]
+//!   runs a destructor once no guard that could have seen its object is left;
+//! - [`Tracked`]: marks plain memory that is written once before publication, so that a model can see a read which no
+//!   ordering protects;
+//! - [`counter`]: figures that decide no memory safety (bytes used, nodes, ticks of a byte clock). They are plain
+//!   atomics under every model, which keeps the models' state space on the structure itself.
 //!
-//! [`counter`] is for figures that decide no memory safety (bytes used, nodes, ticks of a byte clock); they are plain
-//! atomics under every model, which keeps the models' state space on the structure itself.
+//! `real` is crossbeam-epoch and std; `model` is an exact epoch on loom's or shuttle's primitives, and can weaken each
+//! of these guarantees to show that a model notices.
 
-pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(any(loom, shuttle))]
+mod model;
+#[cfg(not(any(loom, shuttle)))]
+mod real;
+
+#[cfg(any(loom, shuttle))]
+pub(super) use model::*;
+#[cfg(not(any(loom, shuttle)))]
+pub(super) use real::*;
+
+pub(super) use std::sync::atomic::Ordering;
 
 pub(super) mod counter {
     pub(in crate::trie) use std::sync::atomic::{AtomicU64, AtomicUsize};
-}
-
-/// A pinned epoch. It must not outlive the operation that pinned it.
-pub(super) struct Guard(crossbeam_epoch::Guard);
-
-pub(super) fn pin() -> Guard {
-    Guard(crossbeam_epoch::pin())
-}
-
-impl Guard {
-    /// Runs `destroy` after every guard that is pinned now has been dropped.
-    pub(super) fn defer(&self, destroy: impl FnOnce() + Send + 'static) {
-        self.0.defer(destroy);
-    }
-
-    /// Hands this thread's garbage to the collector and collects what is ripe.
-    pub(super) fn flush(&self) {
-        self.0.flush();
-    }
-
-    /// Lets the epoch move on in the middle of a long operation. Takes `&mut self`, so no reference that this guard
-    /// protects can be alive.
-    pub(super) fn repin(&mut self) {
-        self.0.repin();
-    }
 }

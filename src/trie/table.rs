@@ -13,10 +13,10 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use super::node::{Header, NodeRef, OwnedNode};
-use super::sync::{AtomicPtr, Guard, Ordering, fence};
+use super::sync::{AtomicPtr, Guard, Ordering, publication_fence, swing};
 
-/// Cells in a bucket: a cache line of 64 bytes.
-pub(super) const WAYS: usize = 8;
+/// Cells in a bucket: a cache line of 64 bytes. Two suffice a model.
+pub(super) const WAYS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// Bits of an address in user space on x86-64 and AArch64; the tag lies above.
 const ADDRESS_BITS: u32 = 48;
@@ -128,9 +128,7 @@ impl Table {
         }
         let word = pack(node, place.tag);
         for cell in &self.buckets[place.bucket].0 {
-            // Release: whoever finds the node sees it whole. Pairs with the Acquire in `find` and `edges_in`.
-            let swung = cell.compare_exchange(std::ptr::null_mut(), word, Ordering::Release, Ordering::Relaxed);
-            if swung.is_ok() {
+            if swing(cell, std::ptr::null_mut(), word) {
                 self.part_twins(hash, place, guard, duplicate);
                 return Published::Done;
             }
@@ -143,7 +141,7 @@ impl Table {
     /// Puts `node`, which begins with the same hash, in the place of the edge's node.
     pub(super) fn replace(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Unlinked, OwnedNode> {
         debug_assert_eq!(edge.node.run()[0], node.view().run()[0], "an edge keeps its first hash");
-        self.swing(edge, node)
+        self.take_place(edge, node)
     }
 
     /// Puts `node`, which belongs to the same bucket, in the place of another one.
@@ -155,38 +153,32 @@ impl Table {
         duplicate: impl FnMut(Unlinked),
     ) -> Result<Unlinked, OwnedNode> {
         let hash = node.view().run()[0];
-        let old = self.swing(edge, node)?;
+        let old = self.take_place(edge, node)?;
         self.part_twins(hash, self.place(hash), guard, duplicate);
         Ok(old)
     }
 
-    fn swing(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Unlinked, OwnedNode> {
+    fn take_place(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Unlinked, OwnedNode> {
         let place = self.place(node.view().run()[0]);
         let word = pack(node, place.tag);
-        // Release: whoever finds the node sees it whole. Pairs with the Acquire in `find` and `edges_in`.
-        match edge.cell.compare_exchange(edge.word, word, Ordering::Release, Ordering::Relaxed) {
-            Ok(old) => Ok(unlinked(old)),
-            Err(_) => {
-                let node = unpack(word).expect("a packed node is not null");
-                // SAFETY: the cell did not take the word, so this thread still owns the node.
-                Err(unsafe { OwnedNode::from_raw(node) })
-            }
+        if swing(edge.cell, edge.word, word) {
+            return Ok(unlinked(edge.word));
         }
+        let node = unpack(word).expect("a packed node is not null");
+        // SAFETY: the cell did not take the word, so this thread still owns the node.
+        Err(unsafe { OwnedNode::from_raw(node) })
     }
 
     /// Takes the edge out, unless its cell has changed since it was read.
     pub(super) fn remove(&self, edge: Edge<'_>) -> Option<Unlinked> {
-        // Relaxed: an empty cell carries nothing for its reader; the node's own bytes are not touched by freeing it
-        // before the epoch has passed.
-        let cut = edge.cell.compare_exchange(edge.word, std::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
-        cut.ok().map(unlinked)
+        swing(edge.cell, edge.word, std::ptr::null_mut()).then(|| unlinked(edge.word))
     }
 
     /// Leaves one cell with `hash`. Two threads can publish the same hash in two cells when a third one empties a
     /// cell between their scans. Each scans again after its own publication; the fence between makes at least one of
     /// the two see both, and both agree on the first cell.
     fn part_twins(&self, hash: u64, place: Place, guard: &Guard, mut duplicate: impl FnMut(Unlinked)) {
-        fence(Ordering::SeqCst);
+        publication_fence();
         // A removal that fails was overtaken by another thread's success: look again.
         while let Some(extra) = self.matching(hash, place, guard).nth(1) {
             if let Some(node) = self.remove(extra) {

@@ -1,0 +1,182 @@
+//! Probes, learning, restarts and membership against an engine on the loopback.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::plane::Plane;
+use super::testing::{Engine, plane, state, until};
+use crate::config::StaticBackend;
+use crate::fleet::snapshot::State;
+
+const FAST: &str = "--static-backend-health-check-interval 0.05 --static-backend-health-check-timeout-seconds 0.2 \
+                    --engine-stats-interval 0.05";
+
+fn restarts(plane: &Plane) -> u64 {
+    plane.members().iter().map(|member| member.restarts).sum()
+}
+
+fn last_error(plane: &Plane) -> String {
+    plane.members().iter().next().and_then(|member| member.last_error.clone()).unwrap_or_default()
+}
+
+fn models(plane: &Plane) -> Vec<String> {
+    plane.shared.fleet.snapshot().load().backends[0].models.clone()
+}
+
+async fn up(engine: &Engine, more: &str) -> Arc<Plane> {
+    let plane = plane(&format!("--static-backends {} {FAST} {more}", engine.url()));
+    until("up", || state(&plane) == State::Up).await;
+    plane
+}
+
+#[tokio::test]
+async fn models_are_learnt_before_a_backend_is_up() {
+    let engine = Engine::start().await;
+    engine.script.models_status.store(500, Relaxed);
+    let plane = plane(&format!("--static-backends {} {FAST}", engine.url()));
+    assert_eq!(state(&plane), State::Unknown);
+    until("down", || state(&plane) == State::Down).await;
+    assert!(last_error(&plane).contains("/v1/models answered with status 500"), "{}", last_error(&plane));
+    assert!(plane.shared.fleet.snapshot().load().learning);
+    engine.script.models_status.store(200, Relaxed);
+    until("up", || state(&plane) == State::Up).await;
+    assert_eq!(models(&plane), ["m"]);
+    assert_eq!((restarts(&plane), last_error(&plane).as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn named_models_are_up_at_once_and_down_when_probes_say_so() {
+    let plane = plane(&format!("--static-backends http://127.0.0.1:1 --static-models s {FAST}"));
+    assert_eq!((state(&plane), models(&plane)), (State::Up, vec!["s".to_owned()]));
+    assert_eq!(plane.shared.fleet.snapshot().load().any.usable.len(), 1, "it takes requests before any probe");
+    until("down", || state(&plane) == State::Down).await;
+    assert_eq!(last_error(&plane), "connection refused");
+}
+
+#[tokio::test]
+async fn a_name_is_looked_up_and_the_address_that_answers_comes_first() {
+    let engine = Engine::start().await;
+    let plane = plane(&format!("--static-backends http://localhost:{} {FAST}", engine.address.port()));
+    until("up", || state(&plane) == State::Up).await;
+    assert_eq!(plane.shared.fleet.snapshot().load().backends[0].addresses[0], engine.address);
+    let unknown = self::plane(&format!("--static-backends http://no-such-host.invalid:80 {FAST}"));
+    until("down", || state(&unknown) == State::Down).await;
+    assert!(last_error(&unknown).contains("no-such-host.invalid"), "{}", last_error(&unknown));
+}
+
+#[tokio::test]
+async fn the_key_is_sent() {
+    let engine = Engine::start().await;
+    let _plane = up(&engine, "--backend-api-key k3y").await;
+    assert_eq!(engine.script.authorization.lock().expect("whole").as_deref(), Some("Bearer k3y"));
+}
+
+#[tokio::test]
+async fn without_a_health_path_the_models_path_is_asked() {
+    let engine = Engine::start().await;
+    engine.script.health_status.store(404, Relaxed);
+    let plane = up(&engine, "").await;
+    let asked = engine.script.models_asked.load(Relaxed);
+    until("probed by models", || engine.script.models_asked.load(Relaxed) > asked + 2).await;
+    assert_eq!((state(&plane), engine.script.health_asked.load(Relaxed)), (State::Up, 1));
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_ready_goes_down_and_returns_with_its_prefixes() {
+    let engine = Engine::start().await;
+    let plane = up(&engine, "").await;
+    engine.script.health_status.store(503, Relaxed);
+    until("down", || state(&plane) == State::Down).await;
+    assert_eq!(models(&plane), ["m"], "a model stays known while its backend is down");
+    engine.script.health_status.store(401, Relaxed);
+    until("up again", || state(&plane) == State::Up).await;
+    assert_eq!(restarts(&plane), 0);
+}
+
+#[tokio::test]
+async fn a_process_that_went_away_and_is_back_counts_as_restarted_once() {
+    let mut engine = Engine::start().await;
+    let plane = up(&engine, "").await;
+    engine.stop().await;
+    until("down", || state(&plane) == State::Down).await;
+    *engine.script.models.lock().expect("whole") = r#"{"data":[{"id":"n"}]}"#.to_owned();
+    engine.start_again().await;
+    until("up again", || state(&plane) == State::Up).await;
+    assert_eq!(models(&plane), ["n"], "another process may serve other models");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(restarts(&plane), 1);
+}
+
+#[tokio::test]
+async fn one_start_time_is_one_process_however_it_was_reached() {
+    let engine = Engine::start().await;
+    *engine.script.metrics.lock().expect("whole") = "process_start_time_seconds 7".to_owned();
+    let plane = up(&engine, "").await;
+    let scraped = || plane.members().iter().all(|member| member.engine.is_some());
+    until("scraped", scraped).await;
+    plane.shared.fleet.load(0).set_unreachable(true);
+    plane.notice_unreachable(0, Instant::now());
+    assert_eq!(state(&plane), State::Down);
+    until("up again", || state(&plane) == State::Up).await;
+    assert!(!plane.shared.fleet.load(0).is_unreachable());
+    assert_eq!(restarts(&plane), 0);
+    *engine.script.metrics.lock().expect("whole") = "process_start_time_seconds 8".to_owned();
+    until("restarted", || restarts(&plane) == 1).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!((restarts(&plane), state(&plane)), (1, State::Up));
+}
+
+#[tokio::test]
+async fn a_workers_mark_takes_a_backend_out_and_a_probe_readmits_it() {
+    let engine = Engine::start().await;
+    let plane = up(&engine, "").await;
+    plane.shared.fleet.load(0).set_unreachable(true);
+    plane.notice_unreachable(0, Instant::now());
+    assert_eq!(state(&plane), State::Down);
+    until("up again", || state(&plane) == State::Up).await;
+    assert_eq!((restarts(&plane), plane.shared.fleet.load(0).is_unreachable()), (1, false));
+}
+
+#[tokio::test]
+async fn a_failing_scrape_is_no_failing_probe_and_its_figures_are_gone() {
+    let engine = Engine::start().await;
+    *engine.script.metrics.lock().expect("whole") = "vllm:num_requests_running 3".to_owned();
+    let plane = up(&engine, "").await;
+    let running = || plane.members().iter().find_map(|member| member.engine.as_ref()?.running);
+    until("scraped", || running() == Some(3.0)).await;
+    engine.script.metrics_status.store(501, Relaxed);
+    until("forgotten", || running().is_none()).await;
+    assert_eq!(state(&plane), State::Up);
+}
+
+#[tokio::test]
+async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
+    let mut engine = Engine::start().await;
+    let plane = up(&engine, "--no-static-backend-health-checks").await;
+    assert_eq!(engine.script.health_asked.load(Relaxed), 0);
+    engine.stop().await;
+    let began = Instant::now();
+    plane.shared.fleet.load(0).set_unreachable(true);
+    let cleared = || {
+        plane.notice_unreachable(0, Instant::now());
+        !plane.shared.fleet.load(0).is_unreachable()
+    };
+    until("cleared", cleared).await;
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(state(&plane), State::Up);
+}
+
+#[tokio::test]
+async fn members_that_stay_keep_their_slot_and_a_slot_given_up_is_taken_last() {
+    let plane = plane("--static-backends http://127.0.0.1:1,http://127.0.0.1:2 --static-models a,b");
+    let mut wanted = plane.shared.config.backends.clone();
+    wanted.remove(0);
+    wanted.push(StaticBackend { models: vec!["c".to_owned()], ..plane.shared.config.backends[0].clone() });
+    plane.set_backends(&wanted);
+    let snapshot = plane.shared.fleet.snapshot().load_full();
+    let seen: Vec<_> = snapshot.backends.iter().map(|backend| (backend.slot, backend.models[0].as_str())).collect();
+    assert_eq!(seen, [(1, "b"), (2, "c")]);
+}

@@ -1,0 +1,125 @@
+//! Real threads on a trie so small that every rare path is common: full buckets, eviction at each insert, refusals,
+//! growth and raises all the time. Meant to run under sanitizers too; TRIE_STRESS_MS sets how long each test runs.
+
+use std::sync::atomic::AtomicU16;
+use std::time::{Duration, Instant};
+
+use super::sync::Ordering;
+use super::{Holder, Matches, Trie};
+
+const SLOTS: usize = 4;
+
+fn duration() -> Duration {
+    let asked = std::env::var("TRIE_STRESS_MS").ok().and_then(|ms| ms.parse().ok());
+    Duration::from_millis(asked.unwrap_or(300))
+}
+
+/// A small generator, so that each thread's sequence is its own and repeatable (xorshift64*).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
+    }
+
+    /// A path in a tree of prefixes that branches now and then, named by its hash.
+    fn key(&mut self, root: u64) -> Vec<u64> {
+        let length = 1 + self.roll(300);
+        let mut name = root;
+        let step = |_| {
+            name = (name ^ u64::from(self.roll(40) == 0)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31) + 1;
+            name
+        };
+        (0..length).map(step).collect()
+    }
+}
+
+fn act(trie: &Trie, dice: &mut Dice, found: &mut Matches) {
+    let slot = dice.roll(SLOTS as u64) as u16;
+    let holder = Holder { slot, generation: trie.generation(slot) };
+    let key = dice.key(1);
+    match dice.roll(40) {
+        0 => drop(trie.raise(slot)),
+        1 => trie.forget(&key, holder, dice.roll(300) as usize),
+        2 => trie.tick(),
+        3..=15 => trie.lookup(&key, found),
+        _ => trie.insert(&key, holder),
+    }
+}
+
+/// Runs both threads until the time is over; returns when both have come back.
+fn run(trie: &Trie, work: impl Fn(&Trie, &mut Dice, &mut Matches) + Sync) {
+    let end = Instant::now() + duration();
+    std::thread::scope(|scope| {
+        for seed in 1..=3 {
+            let work = &work;
+            scope.spawn(move || {
+                let (mut dice, mut found) = (Dice(seed), Matches::new(SLOTS));
+                while Instant::now() < end {
+                    (0..64).for_each(|_| work(trie, &mut dice, &mut found));
+                    let stats = trie.stats();
+                    assert!(stats.used_bytes <= stats.limit_bytes, "{stats:?}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn everything_at_once_keeps_the_invariants() {
+    for (buckets, node_bytes) in [(1, 2_000), (2, 20_000), (64, 200_000)] {
+        let fixed = Trie::with_table(buckets, 1 << 30, SLOTS).stats().used_bytes;
+        let trie = Trie::with_table(buckets, fixed + node_bytes, SLOTS);
+        run(&trie, act);
+        trie.check().unwrap();
+        assert!(trie.stats().evicted_nodes > 0);
+    }
+}
+
+#[test]
+fn a_backend_is_never_believed_to_hold_what_only_others_were_sent() {
+    let trie = Trie::with_table(4, 100_000, SLOTS);
+    // Each slot is sent keys below a root of its own, and all share the table and the memory.
+    run(&trie, |trie, dice, found| {
+        let slot = dice.roll(SLOTS as u64) as u16;
+        let key = dice.key(1_000 * u64::from(slot + 1));
+        trie.insert(&key, Holder { slot, generation: trie.generation(slot) });
+        trie.lookup(&key, found);
+        assert!(found.iter().all(|found| found.slot == slot));
+        if dice.roll(100) == 0 {
+            trie.raise(slot);
+        }
+    });
+    trie.check().unwrap();
+}
+
+#[test]
+fn no_lookup_that_begins_after_a_raise_names_the_slots_last_life() {
+    let trie = Trie::with_table(64, 1 << 20, SLOTS);
+    let key = Dice(9).key(7);
+    // The generation that the sender has been told of: after a raise, the last one for a while.
+    let told = AtomicU16::new(0);
+    let end = Instant::now() + duration();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                trie.insert(&key, Holder { slot: 0, generation: told.load(Ordering::SeqCst) });
+            }
+        });
+        let mut found = Matches::new(SLOTS);
+        let mut believed = 0;
+        while Instant::now() < end {
+            trie.lookup(&key, &mut found);
+            believed += u32::from(found.chunks(0) > 0);
+            let generation = trie.raise(0);
+            trie.lookup(&key, &mut found);
+            assert_eq!(found.chunks(0), 0);
+            told.store(generation, Ordering::SeqCst);
+        }
+        assert!(believed > 0, "the sender came in between at least once");
+    });
+    trie.check().unwrap();
+}

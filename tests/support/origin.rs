@@ -1,0 +1,197 @@
+//! A scripted backend: answers probes by itself, records every other request as it stood on the wire, and answers it by
+//! the test's handler.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// One request as the backend got it.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// The head as it came, without the empty line.
+    pub head: String,
+    pub body: Vec<u8>,
+    /// Number of the connection on which it came, from 0 on.
+    pub connection: usize,
+}
+
+impl Received {
+    /// All fields of this name.
+    pub fn fields(&self, name: &str) -> Vec<&str> {
+        let named = |line: &&str| line.split_once(':').is_some_and(|(n, _)| n.eq_ignore_ascii_case(name));
+        self.head.lines().skip(1).filter(named).map(|line| line.split_once(':').expect("a field").1.trim()).collect()
+    }
+
+    pub fn line(&self) -> &str {
+        self.head.lines().next().unwrap_or_default()
+    }
+}
+
+/// The connection on which a handler answers.
+pub struct Peer {
+    pub stream: TcpStream,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    received: Mutex<Vec<Received>>,
+    /// When a client's end was seen while a handler watched for it.
+    gone: Mutex<Vec<Instant>>,
+    stop: AtomicBool,
+}
+
+pub struct Origin {
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// An ordinary answer.
+pub fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+impl Peer {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(bytes.as_ref()).is_ok()
+    }
+
+    /// Waits until the router ends the connection, and notes when.
+    pub fn wait_for_end(&mut self) {
+        let mut bytes = [0; 4096];
+        while matches!(self.stream.read(&mut bytes), Ok(n) if n > 0) {}
+        self.shared.gone.lock().expect("gone").push(Instant::now());
+    }
+}
+
+impl Origin {
+    /// A backend for the model `m` that answers every request with 200 and `{}`.
+    pub fn plain() -> Self {
+        Self::start(&["m"], |peer, _| peer.send(ok("{}")))
+    }
+
+    /// `handler` answers a request; false ends the connection.
+    pub fn start(models: &[&str], handler: impl Fn(&mut Peer, &Received) -> bool + Send + Sync + 'static) -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").expect("binds"), models, handler)
+    }
+
+    /// The same at an address that was in use before: a backend that comes back.
+    pub fn start_at(
+        address: SocketAddr,
+        models: &[&str],
+        handler: impl Fn(&mut Peer, &Received) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self::on(TcpListener::bind(address).expect("binds again"), models, handler)
+    }
+
+    fn on(
+        listener: TcpListener,
+        models: &[&str],
+        handler: impl Fn(&mut Peer, &Received) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let address = listener.local_addr().expect("address");
+        let shared =
+            Arc::new(Shared { received: Mutex::default(), gone: Mutex::default(), stop: AtomicBool::new(false) });
+        let list: Vec<_> = models.iter().map(|m| serde_json::json!({"id": m, "object": "model"})).collect();
+        let models = ok(&serde_json::json!({"object": "list", "data": list}).to_string());
+        let handler = Arc::new(handler);
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for (connection, stream) in listener.incoming().enumerate() {
+                if accepting.stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
+                std::thread::spawn(move || serve(Peer { stream, shared }, connection, &models, &*handler));
+            }
+        });
+        Origin { address, shared }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What has been received so far, without probes.
+    pub fn received(&self) -> Vec<Received> {
+        self.shared.received.lock().expect("received").clone()
+    }
+
+    pub fn count(&self) -> usize {
+        self.shared.received.lock().expect("received").len()
+    }
+
+    pub fn forget(&self) {
+        self.shared.received.lock().expect("received").clear();
+    }
+
+    pub fn gone(&self) -> Vec<Instant> {
+        self.shared.gone.lock().expect("gone").clone()
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(200));
+    }
+}
+
+fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut Peer, &Received) -> bool) {
+    let _ = peer.stream.set_nodelay(true);
+    let mut rest = Vec::new();
+    while let Some(received) = read(&mut peer.stream, &mut rest, connection) {
+        if peer.shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let probe = ["GET /v1/models ", "GET /health ", "GET /metrics "]
+            .iter()
+            .position(|line| received.head.starts_with(line));
+        let go_on = match probe {
+            Some(0) => peer.send(models),
+            Some(_) => peer.send(ok("")),
+            None => {
+                peer.shared.received.lock().expect("received").push(received.clone());
+                handler(&mut peer, &received)
+            }
+        };
+        if !go_on {
+            return;
+        }
+    }
+}
+
+/// Reads one request; it must have at most one `Content-Length` and no other framing.
+fn read(stream: &mut TcpStream, rest: &mut Vec<u8>, connection: usize) -> Option<Received> {
+    let mut bytes = [0; 65536];
+    let mut more = |rest: &mut Vec<u8>| match stream.read(&mut bytes) {
+        Ok(n) if n > 0 => {
+            rest.extend_from_slice(&bytes[..n]);
+            true
+        }
+        _ => false,
+    };
+    let end = loop {
+        match rest.windows(4).position(|w| w == b"\r\n\r\n") {
+            Some(end) => break end,
+            None if more(rest) => {}
+            None => return None,
+        }
+    };
+    let head = String::from_utf8_lossy(&rest[..end]).into_owned();
+    let mut received = Received { head, body: Vec::new(), connection };
+    assert!(received.fields("transfer-encoding").is_empty(), "a request with a transfer encoding: {}", received.head);
+    let lengths = received.fields("content-length");
+    assert!(lengths.len() <= 1, "two lengths: {}", received.head);
+    let length: usize = lengths.first().map_or(0, |l| l.parse().expect("digits"));
+    while rest.len() < end + 4 + length {
+        if !more(rest) {
+            return None;
+        }
+    }
+    received.body = rest[end + 4..end + 4 + length].to_vec();
+    rest.drain(..end + 4 + length);
+    Some(received)
+}

@@ -1,0 +1,153 @@
+//! Rules about the code itself: which rooms may know which, where `unsafe` stands, sizes, and documents that name every
+//! flag.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room with the rooms that it may use.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("config", &[]),
+    ("http", &[]),
+    ("prompt", &[]),
+    ("trie", &[]),
+    ("route", &[]),
+    ("fleet", &["config"]),
+    ("metrics", &["route"]),
+    ("shared", &["config", "fleet", "metrics", "trie"]),
+    ("data", &["config", "http", "prompt", "trie", "route", "fleet", "metrics", "shared"]),
+    ("control", &["config", "http", "trie", "route", "fleet", "metrics", "shared"]),
+];
+
+/// Libraries that one room alone may know.
+const OWNERS: &[(&str, &[&str])] = &[
+    ("monoio", &["data"]),
+    ("io_uring", &["data"]),
+    ("socket2", &["data"]),
+    ("tokio", &["control"]),
+    ("axum", &["control"]),
+    ("hyper", &["control"]),
+    ("serde_json", &["control"]),
+    ("crossbeam_epoch", &["trie"]),
+    ("httparse", &["http"]),
+    ("clap", &["config"]),
+    ("arc_swap", &["fleet"]),
+];
+
+/// The only files that may hold `unsafe`.
+const UNSAFE: &[&str] = &["data/deadline.rs", "data/socket.rs", "trie/node.rs", "trie/table.rs"];
+
+/// Lines; a file that grows beyond has two jobs.
+const LONGEST_FILE: usize = 500;
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("folder") {
+        let path = entry.expect("entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// (path below src, room, code without comments and tests)
+fn rooms() -> Vec<(String, String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    sources(&root)
+        .into_iter()
+        .map(|path| {
+            let below = path.strip_prefix(&root).expect("below src").to_string_lossy().into_owned();
+            let room = below.split('/').next().expect("room").trim_end_matches(".rs").to_owned();
+            let text = fs::read_to_string(&path).expect("text");
+            let code: Vec<&str> = text
+                .lines()
+                .take_while(|line| *line != "#[cfg(test)]")
+                .filter(|line| !line.trim_start().starts_with("//"))
+                .collect();
+            (below, room, code.join("\n"))
+        })
+        .filter(|(below, _, _)| !matches!(below.as_str(), "lib.rs" | "main.rs"))
+        .collect()
+}
+
+/// The names that follow `prefix` in the code.
+fn names_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
+    let end = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    code.match_indices(prefix).map(|(at, _)| &code[at + prefix.len()..]).map(|rest| &rest[..end(rest)]).collect()
+}
+
+#[test]
+fn rooms_use_only_what_lies_below_them() {
+    for (below, room, code) in rooms() {
+        let (_, allowed) =
+            LAYERS.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("{below}: a room without a layer"));
+        for used in names_after(&code, "crate::") {
+            assert!(used == room || allowed.contains(&used), "src/{below} uses crate::{used}");
+        }
+    }
+}
+
+#[test]
+fn libraries_stay_in_their_rooms() {
+    for (below, room, code) in rooms() {
+        for (library, owners) in OWNERS {
+            assert!(
+                owners.contains(&room.as_str()) || !code.contains(&format!("{library}::")),
+                "src/{below} uses {library}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pure_rooms_know_no_sockets_no_clock_and_no_threads() {
+    for (below, room, code) in rooms() {
+        if ["http", "prompt", "trie", "route"].contains(&room.as_str()) {
+            for word in
+                ["std::net", "std::io", "std::time", "Instant::now", "SystemTime", "std::thread", "std::fs", "async "]
+            {
+                assert!(!code.contains(word), "src/{below} knows {word}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_stands_in_named_files_with_an_argument_each() {
+    for (below, _, _) in rooms() {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(&below)).expect("text");
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, _) in lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.contains("unsafe {") && !line.trim_start().starts_with("//"))
+        {
+            assert!(UNSAFE.contains(&below.as_str()), "src/{below}:{} has unsafe", number + 1);
+            let argued = lines[number.saturating_sub(6)..number].iter().any(|line| line.contains("SAFETY:"));
+            assert!(argued, "src/{below}:{}: no SAFETY argument", number + 1);
+        }
+    }
+}
+
+#[test]
+fn no_file_has_two_jobs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["src", "tests", "loadtest/src"] {
+        for path in sources(&root.join(folder)) {
+            let lines = fs::read_to_string(&path).expect("text").lines().count();
+            assert!(lines <= LONGEST_FILE, "{} has {lines} lines", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_readme_names_every_flag() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("README.md");
+    for arg in trieway::config::command().get_arguments() {
+        let flag = format!("`--{}", arg.get_long().expect("long name"));
+        assert!(readme.contains(&flag), "README.md does not name {flag}`");
+    }
+}

@@ -162,17 +162,18 @@ pub fn run(options: Options) -> Result<ExitCode, String> {
     let stop_after = options.stop_after;
     let model = options.model.join(",");
     let host = options.host;
-    let ports = spawn(options)?;
-    eprintln!("trieway-loadtest: {} engine(s) of {model} on {host}", ports.len());
-    for port in ports {
-        println!("{port}");
-    }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
+        // Before the ports are known to anyone: whoever knows them may send a signal.
         let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+        let ports = spawn(options)?;
+        eprintln!("trieway-loadtest: {} engine(s) of {model} on {host}", ports.len());
+        for port in ports {
+            println!("{port}");
+        }
         let limit = async {
             match stop_after {
                 Some(seconds) => tokio::time::sleep(Duration::from_secs_f64(seconds)).await,

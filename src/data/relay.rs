@@ -78,6 +78,9 @@ pub(super) async fn relay(
         let step = rest.take(bytes.filled_mut())?;
         if step.payload > 0 || step.done || !head.is_empty() {
             send(client, head, &bytes.filled()[..step.payload], answer.chunked, step.done).await?;
+            if let Some(lane) = answer.lane {
+                lane.response_bytes.add(step.payload as u64);
+            }
             head = &[];
         }
         bytes.consume(step.consumed);

@@ -10,15 +10,16 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use trieway::config::from_args;
+use trieway::config::{MAX_BACKENDS, from_args};
 use trieway::control::{Control, ExitReason};
 use trieway::shared::Shared;
-use trieway::trie::Trie;
+use trieway::trie::{MIN_MEMORY_BYTES, Options, Trie};
 
 const LINE: &str = "trieway --workers 1 --static-backends http://127.0.0.1:1 --static-models m --drain-timeout 20";
 
 fn trie() -> Trie {
-    Trie
+    let options = Options { memory_bytes: MIN_MEMORY_BYTES, slots: MAX_BACKENDS };
+    Trie::new(&options).expect("valid")
 }
 
 /// A router without workers and with one open connection.

@@ -124,6 +124,18 @@ fn odd_content_adds_nothing() {
     }
 }
 
+/// A tool's result has parts; nothing has parts inside of those, and a walk without that bound would need a stack.
+#[test]
+fn content_is_two_levels_deep() {
+    let nest = |inner: &str| format!(r#"[{{"type":"tool_result","content":{inner}}}]"#);
+    let text = format!(r#""{LONG}""#);
+    assert_eq!(fed(Messages, &user(&nest(&text))).1, 2 + 4 + 2 + LONG.len() as u64);
+    assert_eq!(fed(Messages, &user(&nest(&format!("[{text}]")))), fed(Messages, &user(&nest(&text))));
+    no_key(Messages, &user(&nest(&nest(&text))));
+    let deep = (0..8_000).fold(text, |inner, _| nest(&inner));
+    no_key(Messages, &user(&deep));
+}
+
 #[test]
 fn bodies_without_a_prompt_have_no_key() {
     for body in [
@@ -275,6 +287,9 @@ fn another_image_ends_the_match_at_the_image() {
     same(Chat, &body("http://x/1", ""), &body(r"http:\/\/x\/1", ""));
     let parts = |part: &str| user(&format!(r#"[{part},{{"type":"text","text":"{LONG}"}}]"#));
     apart(Chat, &parts(r#"{"type":"input_audio","input_audio":{"data":"QUJD","format":"wav"}}"#), &parts(r#""""#));
+    let long_kind = format!(r#"{{"type":"{}\u0061"}}"#, "k".repeat(40));
+    assert_eq!(fed(Chat, &user(&format!("[{long_kind}]"))).1, 2 + 4 + 2 + 8);
+    apart(Chat, &parts(&long_kind), &parts(&long_kind.replace('k', "j")));
     apart(Chat, &parts(r#"{"type":"unheard_of","x":1}"#), &parts(r#"{"type":"unheard_of","x":2}"#));
 }
 

@@ -69,7 +69,7 @@ fn rooms() -> Vec<(String, String, String)> {
                 .collect();
             (below, room, code.join("\n"))
         })
-        .filter(|(below, _, _)| !matches!(below.as_str(), "lib.rs" | "main.rs"))
+        .filter(|(below, _, _)| !matches!(below.as_str(), "lib.rs" | "main.rs") && !below.ends_with("tests.rs"))
         .collect()
 }
 

@@ -3,11 +3,13 @@
 //! Knows nothing of prompts. Because the text is sound, the walk checks nothing twice; on text that is not (a body that
 //! was not the one scanned) it ends early, and never panics. Each value is stepped over or walked into once a level.
 
-use super::grammar::quote_or_backslash;
+use super::grammar::{bytes_equal, first_hit, quote_or_backslash};
 use memchr::memchr;
 
-/// Names longer than this are nobody's.
+/// Escaped names that are longer decoded mean nothing here.
 const NAME_BYTES: usize = 32;
+/// A name that no field and no kind of part has.
+const NOBODY: &[u8] = b"\xff";
 
 /// What stands between two quotes.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,7 @@ impl<'b> Text<'b> {
         scratch
     }
 
-    /// The decoded text as a name to compare with; too long a one becomes the empty name.
+    /// The decoded text as a name to compare with; too long a one becomes [`NOBODY`].
     #[inline]
     pub(super) fn name<'n>(self, buffer: &'n mut Name) -> &'n [u8]
     where
@@ -60,7 +62,7 @@ impl Name {
             }
             len += piece.len();
         });
-        self.bytes.get(..len).unwrap_or_default()
+        self.bytes.get(..len).unwrap_or(NOBODY)
     }
 }
 
@@ -208,21 +210,71 @@ impl<'b> Cursor<'b> {
     }
 }
 
-/// The next escape of `text`, as what stands before it, its decoded bytes and what stands after.
-fn decode_escaped(mut text: &[u8], mut sink: impl FnMut(&[u8])) {
-    while let Some(hit) = memchr(b'\\', text) {
-        sink(&text[..hit]);
-        let mut utf8 = [0; 4];
-        let Some((len, rest)) = unescape(&text[hit + 1..], &mut utf8) else { return };
-        sink(&utf8[..len]);
-        text = rest;
+/// Decoded bytes on their way to the sink: short stretches between escapes are gathered, so that the sink is not called
+/// for each.
+struct Gather<F> {
+    sink: F,
+    bytes: [u8; GATHER_BYTES],
+    len: usize,
+}
+
+const GATHER_BYTES: usize = 512;
+/// Stretches longer than this many words of eight bytes go to the sink from where they stand.
+const GATHER_WORDS: usize = 8;
+
+impl<F: FnMut(&[u8])> Gather<F> {
+    /// Keeps the first `len` of eight bytes.
+    #[inline]
+    fn keep(&mut self, word: [u8; 8], len: usize) {
+        if self.len > GATHER_BYTES - 8 {
+            self.flush();
+        }
+        if let Some(room) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut) {
+            *room = word;
+            self.len += len;
+        }
     }
-    sink(text);
+
+    fn flush(&mut self) {
+        (self.sink)(&self.bytes[..self.len]);
+        self.len = 0;
+    }
+
+    /// Passes on what stands before the first backslash of `text`; answers the text from there.
+    #[inline]
+    fn stretch<'b>(&mut self, mut text: &'b [u8]) -> &'b [u8] {
+        for _ in 0..GATHER_WORDS {
+            let Some((&word, rest)) = text.split_first_chunk::<8>() else { break };
+            let hits = bytes_equal(word, b'\\');
+            if hits != 0 {
+                self.keep(word, first_hit(hits));
+                return &text[first_hit(hits)..];
+            }
+            self.keep(word, 8);
+            text = rest;
+        }
+        let (plain, rest) = text.split_at(memchr(b'\\', text).unwrap_or(text.len()));
+        self.flush();
+        (self.sink)(plain);
+        rest
+    }
+}
+
+fn decode_escaped(text: &[u8], sink: impl FnMut(&[u8])) {
+    let mut gather = Gather { sink, bytes: [0; GATHER_BYTES], len: 0 };
+    let mut text = gather.stretch(text);
+    while let Some((_backslash, escape)) = text.split_first() {
+        let mut utf8 = [0; 8];
+        let Some((len, rest)) = unescape(escape, &mut utf8) else { break };
+        gather.keep(utf8, len);
+        text = gather.stretch(rest);
+    }
+    gather.flush();
 }
 
 /// Decodes what follows a backslash: how many bytes it makes, and the text after it.
 #[inline]
-fn unescape<'b>(text: &'b [u8], utf8: &mut [u8; 4]) -> Option<(usize, &'b [u8])> {
+fn unescape<'b>(text: &'b [u8], utf8: &mut [u8; 8]) -> Option<(usize, &'b [u8])> {
     let (&kind, rest) = text.split_first()?;
     utf8[0] = match kind {
         b'n' => b'\n',
@@ -236,7 +288,7 @@ fn unescape<'b>(text: &'b [u8], utf8: &mut [u8; 4]) -> Option<(usize, &'b [u8])>
     Some((1, rest))
 }
 
-fn unescape_unicode<'b>(text: &'b [u8], utf8: &mut [u8; 4]) -> Option<(usize, &'b [u8])> {
+fn unescape_unicode<'b>(text: &'b [u8], utf8: &mut [u8; 8]) -> Option<(usize, &'b [u8])> {
     let (unit, rest) = hex_unit(text)?;
     if (0xd800..0xdc00).contains(&unit)
         && let Some((low, after)) = rest.strip_prefix(b"\\u").and_then(hex_unit)
@@ -255,7 +307,7 @@ fn hex_unit(text: &[u8]) -> Option<(u32, &[u8])> {
 }
 
 /// UTF-8, generalised to lone surrogates (WTF-8).
-fn encode(code: u32, utf8: &mut [u8; 4]) -> usize {
+fn encode(code: u32, utf8: &mut [u8; 8]) -> usize {
     if let Some(char) = char::from_u32(code) {
         return char.encode_utf8(utf8).len();
     }

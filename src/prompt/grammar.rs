@@ -9,8 +9,8 @@ use memchr::memchr2;
 /// Deeper nesting is refused, as RFC 8259 §9 allows. Python's `json` gives up earlier.
 pub(super) const MAX_DEPTH: usize = 16 * 1024;
 
-/// Strings begin with a plain loop over this many bytes: a call into `memchr` costs more than most names.
-const INLINE_BYTES: usize = 16;
+/// Strings begin with this many words of eight bytes: a call into `memchr` costs more than most names.
+const INLINE_WORDS: usize = 4;
 
 /// Which of the open brackets are braces, one bit a level. Reusable.
 #[derive(Debug, Default)]
@@ -41,43 +41,47 @@ impl Nest {
     }
 }
 
+/// All methods are inlined into the one pass, so that the position lives in a register: through memory, each step would
+/// wait for the store of the one before.
 pub(super) struct Grammar<'b> {
     body: &'b [u8],
     pub(super) at: usize,
 }
 
 impl<'b> Grammar<'b> {
+    #[inline(always)]
     pub(super) fn new(body: &'b [u8]) -> Self {
         Self { body, at: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn peek(&self) -> Option<u8> {
         self.body.get(self.at).copied()
     }
 
     /// Steps over `byte` if it stands here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn eat(&mut self, byte: u8) -> bool {
         let here = self.peek() == Some(byte);
         self.at += usize::from(here);
         here
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn expect(&mut self, byte: u8) -> Option<()> {
         self.eat(byte).then_some(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
-            self.at += 1;
+        // Most bodies are compact: one comparison then tells that there is none.
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.at = after_space(self.body, self.at);
         }
     }
 
-    /// Steps over a member's name, its colon and the space around; answers whether the name has escapes.
-    #[inline]
+    /// Steps over a colon and the space around it.
+    #[inline(always)]
     pub(super) fn colon(&mut self) -> Option<()> {
         self.space();
         self.expect(b':')?;
@@ -86,22 +90,20 @@ impl<'b> Grammar<'b> {
     }
 
     /// Steps over one string; answers whether it has escapes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn string(&mut self) -> Option<bool> {
         self.expect(b'"')?;
-        let mut escaped = false;
-        loop {
-            self.at += quote_or_backslash(self.body.get(self.at..)?)?;
-            if self.eat(b'"') {
-                return Some(escaped);
-            }
-            escaped = true;
-            self.at += escape_len(self.body.get(self.at..)?)?;
+        self.at += quote_or_backslash(self.body.get(self.at..)?)?;
+        if self.eat(b'"') {
+            return Some(false);
         }
+        let (at, closed) = after_escapes(self.body, self.at);
+        self.at = at;
+        closed.then_some(true)
     }
 
     /// Steps over one value of any depth; answers whether it is a string with escapes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn value(&mut self, nest: &mut Nest) -> Option<bool> {
         match self.peek()? {
             b'"' => self.string(),
@@ -110,6 +112,7 @@ impl<'b> Grammar<'b> {
         }
     }
 
+    #[inline(always)]
     fn container(&mut self, nest: &mut Nest) -> Option<()> {
         nest.depth = 0;
         loop {
@@ -129,6 +132,7 @@ impl<'b> Grammar<'b> {
     }
 
     /// Steps over an opening bracket; answers whether a value follows (an empty pair is a value by itself).
+    #[inline(always)]
     fn open(&mut self, brace: bool, nest: &mut Nest) -> Option<bool> {
         self.at += 1;
         self.space();
@@ -143,6 +147,7 @@ impl<'b> Grammar<'b> {
     }
 
     /// After a value: steps over the brackets that close here, up to the next value. True when none is left open.
+    #[inline(always)]
     fn close(&mut self, nest: &mut Nest) -> Option<bool> {
         while let Some(brace) = nest.innermost() {
             self.space();
@@ -159,11 +164,13 @@ impl<'b> Grammar<'b> {
         Some(true)
     }
 
+    #[inline(always)]
     fn name(&mut self) -> Option<()> {
         self.string()?;
         self.colon()
     }
 
+    #[inline(always)]
     fn scalar(&mut self) -> Option<()> {
         let word: &[u8] = match self.peek()? {
             b'n' => b"null",
@@ -177,6 +184,7 @@ impl<'b> Grammar<'b> {
         self.body.get(self.at..)?.starts_with(word).then(|| self.at += word.len())
     }
 
+    #[inline(always)]
     fn number(&mut self) -> Option<()> {
         self.eat(b'-');
         if !self.eat(b'0') {
@@ -192,23 +200,61 @@ impl<'b> Grammar<'b> {
         Some(())
     }
 
+    #[inline(always)]
     fn digits(&mut self) -> Option<()> {
-        let from = self.at;
-        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            self.at += 1;
-        }
-        (self.at > from).then_some(())
+        let rest = self.body.get(self.at..)?;
+        let len = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        self.at += len;
+        (len > 0).then_some(())
     }
+}
+
+/// Where the space that begins at `at` ends.
+fn after_space(body: &[u8], at: usize) -> usize {
+    let space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+    body.iter().skip(at).position(|byte| !space(byte)).map_or(body.len(), |len| at + len)
+}
+
+/// From the first backslash of a string at `at` to after its closing quote, or to the fault.
+fn after_escapes(body: &[u8], mut at: usize) -> (usize, bool) {
+    while let Some(len) = body.get(at..).and_then(escape_len) {
+        at += len;
+        let Some(hit) = body.get(at..).and_then(quote_or_backslash) else { break };
+        at += hit;
+        if body.get(at) == Some(&b'"') {
+            return (at + 1, true);
+        }
+    }
+    (at, false)
 }
 
 /// Offset of the first quote or backslash.
 #[inline]
 pub(super) fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    let head = text.get(..INLINE_BYTES).unwrap_or(text);
-    if let Some(hit) = head.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
-        return Some(hit);
+    let mut at = 0;
+    for word in text.as_chunks::<8>().0.iter().take(INLINE_WORDS) {
+        let hits = bytes_equal(*word, b'"') | bytes_equal(*word, b'\\');
+        if hits != 0 {
+            return Some(at + first_hit(hits));
+        }
+        at += 8;
     }
-    memchr2(b'"', b'\\', text.get(head.len()..)?).map(|hit| head.len() + hit)
+    memchr2(b'"', b'\\', text.get(at..)?).map(|hit| at + hit)
+}
+
+/// Marks the bytes of `word` that equal `byte`. Exact up to the first mark: a borrow may set false ones after it.
+#[inline]
+pub(super) fn bytes_equal(word: [u8; 8], byte: u8) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGHS: u64 = u64::from_le_bytes([0x80; 8]);
+    let zeroed = u64::from_le_bytes(word) ^ (ONES * u64::from(byte));
+    zeroed.wrapping_sub(ONES) & !zeroed & HIGHS
+}
+
+/// Index of the first byte that is marked.
+#[inline]
+pub(super) fn first_hit(hits: u64) -> usize {
+    hits.trailing_zeros() as usize / 8
 }
 
 /// Length of the escape that `text` begins with; `None` when it is none.

@@ -52,9 +52,7 @@ fn message<'b>(out: &mut Writer<'_, 'b>, cursor: &mut Cursor<'b>) -> Option<()> 
         called(out, name);
         out.text(Tag::ToolCalls, arguments);
     }
-    optional(output, |value| content(out, Tag::ToolResult, value))?;
-    out.end_message();
-    Some(())
+    optional(output, |value| content(out, Tag::ToolResult, value))
 }
 
 /// The name of the tool that is called.
@@ -132,8 +130,6 @@ fn part<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -
     cursor.enter(b'{');
     let part = Part::read(&mut cursor)?;
     let kind = part.kind.and_then(Value::text).unwrap_or(Text { raw: b"", escaped: false });
-    let mut buffer = Name::default();
-    let kind = kind.name(&mut buffer);
     if let Some(text) = part.text.and_then(Value::text) {
         out.text(tag, text);
     } else if let Some(text) = part.thinking.and_then(Value::text) {
@@ -147,7 +143,10 @@ fn part<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -
         out.raw(Tag::ToolCalls, input.raw);
     } else if let Some(content) = part.content.filter(|_| outer) {
         parts(out, Tag::ToolResult, content, false)?;
-    } else if !matches!(kind, b"" | b"text" | b"input_text" | b"output_text" | b"tool_result") {
+    } else if !matches!(
+        kind.name(&mut Name::default()),
+        b"" | b"text" | b"input_text" | b"output_text" | b"tool_result"
+    ) {
         out.digest(kind, Text { raw: value.raw, escaped: false });
     }
     Some(())

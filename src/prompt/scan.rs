@@ -34,22 +34,24 @@ macro_rules! fields {
         pub(super) enum Field { $($field),* }
 
         impl Field {
-            const COUNT: usize = [$($name),*].len();
+            const COUNT: usize = [$(Self::$field),*].len();
 
             fn of(name: &[u8]) -> Option<Self> {
-                $(if name == $name.as_bytes() { return Some(Self::$field) })*
-                None
+                match name {
+                    $($name => Some(Self::$field),)*
+                    _ => None,
+                }
             }
         }
     };
 }
 
 fields! {
-    Model = "model", Stream = "stream", Messages = "messages", Prompt = "prompt", Input = "input", Tools = "tools",
-    CacheSalt = "cache_salt", ExtraKey = "extra_key", Lora = "lora", LoraName = "lora_name", LoraPath = "lora_path",
-    AdapterId = "adapter_id", System = "system", Instructions = "instructions",
-    PreviousResponse = "previous_response_id", Query = "query", Queries = "queries", Documents = "documents",
-    Items = "items", Text1 = "text_1", Text2 = "text_2", Data1 = "data_1", Data2 = "data_2",
+    Model = b"model", Stream = b"stream", Messages = b"messages", Prompt = b"prompt", Input = b"input", Tools = b"tools",
+    CacheSalt = b"cache_salt", ExtraKey = b"extra_key", Lora = b"lora", LoraName = b"lora_name", LoraPath = b"lora_path",
+    AdapterId = b"adapter_id", System = b"system", Instructions = b"instructions",
+    PreviousResponse = b"previous_response_id", Query = b"query", Queries = b"queries", Documents = b"documents",
+    Items = b"items", Text1 = b"text_1", Text2 = b"text_2", Data1 = b"data_1", Data2 = b"data_2",
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +96,7 @@ impl Scan {
         self.others_cut = false;
     }
 
+    #[inline(always)]
     fn object(&mut self, grammar: &mut Grammar<'_>, body: &[u8]) -> Option<()> {
         grammar.at = if body.starts_with(UTF8_BOM) { UTF8_BOM.len() } else { 0 };
         grammar.space();
@@ -106,6 +109,7 @@ impl Scan {
         grammar.peek().is_none().then_some(())
     }
 
+    #[inline(always)]
     fn members(&mut self, grammar: &mut Grammar<'_>, body: &[u8]) -> Option<()> {
         loop {
             let start = grammar.at;

@@ -6,7 +6,6 @@
 use super::chunks::Chunks;
 use super::cursor::Text;
 use super::namespace::text_hash;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const TAG_LEAD: u8 = 0xff;
 
@@ -43,11 +42,6 @@ impl<'c, 'b> Writer<'c, 'b> {
         self.role = Some(role);
     }
 
-    /// The message's end: what follows belongs to none.
-    pub(super) fn end_message(&mut self) {
-        self.role = None;
-    }
-
     pub(super) fn tag(&mut self, tag: Tag) {
         if let Some(role) = self.role.take() {
             self.chunks.feed(&[TAG_LEAD, Tag::Message as u8]);
@@ -78,9 +72,9 @@ impl<'c, 'b> Writer<'c, 'b> {
     }
 
     /// What is too long or too foreign to be keyed by its bytes: its digest, apart for each kind.
-    pub(super) fn digest(&mut self, kind: &[u8], payload: Text<'_>) {
+    pub(super) fn digest(&mut self, kind: Text<'_>, payload: Text<'_>) {
         self.tag(Tag::Media);
-        let digest = text_hash(payload, xxh3_64_with_seed(kind, 0));
+        let digest = text_hash(payload, text_hash(kind, 0));
         self.chunks.feed(&digest.to_le_bytes());
     }
 

@@ -1,4 +1,4 @@
-//! Making room: sampled eviction, and the sweep that clears void marks.
+//! Making room: sampled eviction.
 //!
 //! A victim is the worst of a small sample: no valid mark first, then oldest by the byte clock of the backend that used
 //! it last, then deepest. Whoever marks a run marks all runs before it too, so a run is never older than what lies
@@ -6,7 +6,7 @@
 
 use super::mark::Mark;
 use super::node::{NodeRef, OwnedNode, Shape};
-use super::sync::{Guard, Ordering, pin};
+use super::sync::{Guard, Ordering};
 use super::table::{Edge, Unlinked};
 use super::{Trie, holders};
 
@@ -19,12 +19,6 @@ const MAX_VICTIMS: usize = 8;
 
 /// Ages that differ by less than this many stamp units count as equal: stamps are renewed with such a lag.
 const AGE_GRAIN: u32 = 8;
-
-/// Buckets that one tick sweeps.
-const SWEEP_BUCKETS: usize = 64;
-
-/// Buckets that are scrubbed under one pin when a generation is about to come round.
-const SCRUB_BUCKETS: usize = 1024;
 
 /// An answer to a request for memory.
 pub(super) enum Room {
@@ -115,47 +109,6 @@ impl Trie {
         let age = |mark: Mark| mark.stamp.age_units(self.slots.now(mark.slot)) / AGE_GRAIN;
         let youngest = holders::live(node.marks(), &self.slots).map(age).min();
         Dispensable { void: youngest.is_none(), age: youngest.unwrap_or(0), depth: node.depth() }
-    }
-
-    /// Clears void marks in the next few buckets and takes out the runs that nobody holds any more, if generations
-    /// were raised since the last full round.
-    pub(super) fn sweep_some(&self) {
-        let owed = self.sweep_owed.load(Ordering::Relaxed) as usize;
-        if owed == 0 {
-            return;
-        }
-        let buckets = self.table.buckets();
-        let from = self.sweep_next.fetch_add(SWEEP_BUCKETS as u32, Ordering::Relaxed) as usize;
-        let guard = pin();
-        for at in 0..SWEEP_BUCKETS.min(owed) {
-            self.sweep_bucket((from + at) % buckets, &guard);
-        }
-        let pay = |owed: u32| Some(owed.saturating_sub(SWEEP_BUCKETS as u32));
-        // Always succeeds; the closure never refuses.
-        let _ = self.sweep_owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
-    }
-
-    /// Clears void marks everywhere.
-    pub(super) fn scrub_all(&self) {
-        let buckets = self.table.buckets();
-        for from in (0..buckets).step_by(SCRUB_BUCKETS) {
-            let guard = pin();
-            for bucket in from..buckets.min(from + SCRUB_BUCKETS) {
-                self.sweep_bucket(bucket, &guard);
-            }
-        }
-    }
-
-    fn sweep_bucket(&self, bucket: usize, guard: &Guard) {
-        for edge in self.table.edges_in(bucket, guard) {
-            if holders::scrub(edge.node.marks(), &self.slots) {
-                continue;
-            }
-            if let Some(node) = self.table.remove(edge) {
-                self.ledger.swept.fetch_add(1, Ordering::Relaxed);
-                self.retire(node, guard);
-            }
-        }
     }
 }
 

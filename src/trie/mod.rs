@@ -52,6 +52,7 @@ mod slots;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod stress_tests;
+mod sweep;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -65,7 +66,8 @@ use std::sync::Arc;
 
 use ledger::Ledger;
 use slots::Slots;
-use sync::{AtomicU32, Ordering, pin};
+use sweep::Sweep;
+use sync::{Ordering, pin};
 use table::Table;
 
 pub use check::Checked;
@@ -137,6 +139,8 @@ pub struct Stats {
     pub evicted_nodes: u64,
     /// Nodes that were taken out because no backend held them any more.
     pub swept_nodes: u64,
+    /// Raises that had to clear the whole table themselves, because nobody ticks.
+    pub forced_sweeps: u64,
 }
 
 /// See the module's page. One trie is shared by all workers; every method may be called from any thread at any time.
@@ -144,9 +148,7 @@ pub struct Trie {
     table: Table,
     slots: Slots,
     ledger: Arc<Ledger>,
-    /// Buckets that a tick should still visit, and the next of them.
-    sweep_owed: AtomicU32,
-    sweep_next: AtomicU32,
+    sweep: Sweep,
 }
 
 impl Trie {
@@ -167,8 +169,7 @@ impl Trie {
             table: Table::new(buckets),
             slots: Slots::new(slots),
             ledger: Arc::new(Ledger::new(limit, fixed)),
-            sweep_owed: AtomicU32::new(0),
-            sweep_next: AtomicU32::new(0),
+            sweep: Sweep::new(),
         }
     }
 
@@ -189,19 +190,6 @@ impl Trie {
     /// The generation that marks of `slot` must have to be valid; 0 for a slot that does not exist.
     pub fn generation(&self, slot: u16) -> u16 {
         self.slots.generation(slot).unwrap_or(0)
-    }
-
-    /// Voids every mark of `slot`, and returns the generation for marks from now on.
-    ///
-    /// O(1), except that one raise in 32,768 of a slot first clears all void marks, so that none of them can come back
-    /// to life when the generation comes round. An insert would have to sleep through 32,767 raises to escape that.
-    pub fn raise(&self, slot: u16) -> u16 {
-        if self.generation(slot) & 0x7fff == 0x7fff {
-            self.scrub_all();
-        }
-        let raised = self.slots.raise(slot).unwrap_or(0);
-        self.sweep_owed.store(self.table.buckets() as u32, Ordering::Relaxed);
-        raised
     }
 
     /// Tells how many chunks back the cache of `slot` is believed to reach; see [`Match::fresh`].
@@ -229,6 +217,7 @@ impl Trie {
             refused_inserts: ledger.refused.load(Ordering::Relaxed),
             evicted_nodes: ledger.evicted.load(Ordering::Relaxed),
             swept_nodes: ledger.swept.load(Ordering::Relaxed),
+            forced_sweeps: self.sweep.forced(),
         }
     }
 }

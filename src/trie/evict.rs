@@ -5,14 +5,14 @@
 //! behind it, up to the lag with which stamps are renewed; depth decides among equals.
 
 use super::mark::Mark;
-use super::node::{NodeRef, OwnedNode, Shape};
+use super::node::{Chain, NodeRef, OwnedNode, Shape};
 use super::sync::{Guard, Ordering};
-use super::table::{Edge, Unlinked};
+use super::table::Edge;
 use super::{Trie, holders};
 
 /// Runs that a sample should see, and buckets that it may read for them.
-const SAMPLE_RUNS: usize = 12;
-const SAMPLE_BUCKETS: usize = 16;
+const SAMPLE_RUNS: usize = 6;
+const SAMPLE_BUCKETS: usize = 12;
 
 /// Victims that one reservation may take.
 const MAX_VICTIMS: usize = 8;
@@ -47,18 +47,20 @@ impl Trie {
     /// Reserves memory for a node, after evicting what that takes. `seed` should differ from call to call; hashes do.
     pub(super) fn make_room(&self, shape: Shape, seed: u64, guard: &Guard) -> Room {
         let bytes = shape.bytes();
-        let mut excess = self.ledger.excess(bytes);
+        self.reclaim.free_some();
+        let mut excess = self.ledger().excess(bytes);
         for round in 0..MAX_VICTIMS as u64 {
             if excess == 0 {
                 break;
             }
             excess = excess.saturating_sub(self.evict_one(seed, round, guard));
         }
-        if self.ledger.reserve(bytes) {
+        if self.ledger().reserve(bytes) {
             return Room::Granted(Reserved(shape));
         }
-        guard.flush();
-        if self.ledger.reserve(bytes) { Room::Granted(Reserved(shape)) } else { Room::Refused }
+        self.reclaim.hand_over(guard);
+        self.reclaim.free_some();
+        if self.ledger().reserve(bytes) { Room::Granted(Reserved(shape)) } else { Room::Refused }
     }
 
     /// Puts `node` in the place of the most dispensable run of its full bucket.
@@ -68,17 +70,13 @@ impl Trie {
             return Err(node);
         };
         let old = self.table.displace(victim, node, guard, |twin| self.retire(twin, guard))?;
-        self.ledger.evicted.fetch_add(1, Ordering::Relaxed);
+        self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
         self.retire(old, guard);
         Ok(())
     }
 
-    /// Hands an unlinked node to the epoch.
-    pub(super) fn retire(&self, node: Unlinked, guard: &Guard) {
-        let bytes = node.bytes();
-        self.ledger.unlinked(bytes, node.run_length());
-        let ledger = self.ledger.clone();
-        node.retire(guard, move || ledger.freed(bytes));
+    pub(super) fn retire(&self, node: Chain, guard: &Guard) {
+        self.reclaim.retire(node, guard);
     }
 
     /// Evicts the worst run of a sample and returns its bytes.
@@ -99,8 +97,8 @@ impl Trie {
             }
         }
         let Some(node) = worst.and_then(|(_, edge)| self.table.remove(edge)) else { return 0 };
-        let bytes = node.bytes();
-        self.ledger.evicted.fetch_add(1, Ordering::Relaxed);
+        let bytes = node.first().bytes();
+        self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
         self.retire(node, guard);
         bytes
     }

@@ -42,7 +42,7 @@ impl Trie {
     /// the key first.
     pub fn insert(&self, key: &[u64], holder: Holder) {
         if self.slots.generation(holder.slot) != Some(holder.generation) {
-            self.ledger.void.fetch_add(1, Ordering::Relaxed);
+            self.ledger().void.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let stamp = self.slots.now(holder.slot);
@@ -78,7 +78,7 @@ impl Walk<'_> {
                 Step::On(chunks) => start += chunks,
                 Step::Lost if losses < MAX_LOSSES => losses += 1,
                 Step::Lost | Step::Refused => {
-                    self.trie.ledger.refused.fetch_add(1, Ordering::Relaxed);
+                    self.trie.ledger().refused.fetch_add(1, Ordering::Relaxed);
                     break;
                 }
             }
@@ -86,9 +86,6 @@ impl Walk<'_> {
             if steps % RUNS_PER_PIN == 0 {
                 guard.repin();
             }
-        }
-        if self.trie.ledger.backlog_is_high() {
-            guard.flush();
         }
     }
 
@@ -143,7 +140,7 @@ impl Walk<'_> {
                 }
             }
         }
-        self.trie.ledger.published(length);
+        self.trie.ledger().published(length);
         self.fresh += length as u32;
         Step::On(length)
     }
@@ -171,7 +168,7 @@ impl Walk<'_> {
         };
         match self.trie.table.replace(edge, copy) {
             Ok(old) => {
-                self.trie.ledger.published(length);
+                self.trie.ledger().published(length);
                 self.trie.retire(old, guard);
                 self.fresh += fresh;
                 Step::On(held)
@@ -187,6 +184,6 @@ impl Walk<'_> {
     fn discard(&self, node: OwnedNode) {
         let bytes = node.view().bytes();
         drop(node);
-        self.trie.ledger.release(bytes);
+        self.trie.ledger().release(bytes);
     }
 }

@@ -78,11 +78,6 @@ impl Ledger {
         (live + bytes).saturating_sub(self.target)
     }
 
-    /// Whether so much waits that the reclaimer should be asked to hurry.
-    pub(super) fn backlog_is_high(&self) -> bool {
-        self.backlog() > (self.limit - self.target) / 2
-    }
-
     pub(super) fn published(&self, run_length: usize) {
         self.nodes.fetch_add(1, Relaxed);
         self.chunks.fetch_add(run_length, Relaxed);
@@ -94,7 +89,7 @@ impl Ledger {
         self.backlog.fetch_add(bytes, Relaxed);
     }
 
-    /// A node that waited for reclamation is freed.
+    /// Nodes of so many bytes, which waited for reclamation, are freed.
     pub(super) fn freed(&self, bytes: usize) {
         self.backlog.fetch_sub(bytes, Relaxed);
         self.release(bytes);

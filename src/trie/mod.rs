@@ -21,10 +21,11 @@
 //! | run, length, room, depth of a node | whoever makes the node, before it is published; then never | plain | plain, behind the cell's Acquire |
 //! | mark | insert, forget, sweep | CAS, Relaxed | Relaxed: a mark is whole in its word and leads nowhere |
 //! | raises of a slot | raise | add, Release | Acquire: [`sync::read_raises`] |
+//! | head and links of the reclaimer's stacks | retiring, the epoch's destructors | CAS, Release | swap, Acquire |
 //! | horizon, clock of a slot; ledger; sweep position | anyone | Relaxed | Relaxed: figures, nothing hangs on their order |
 //!
-//! Whoever takes a node out of a cell by a successful CAS is its only owner and hands it to the epoch; it is freed when
-//! no guard from before is left. Between publishing a node and looking for a second cell with the same hash stands a
+//! Whoever takes a node out of a cell by a successful CAS is its only owner and hands it to the epoch ([`reclaim`]); it
+//! is freed when no guard from before is left. Between publishing a node and looking for a second cell with the same hash stands a
 //! SeqCst fence ([`sync::publication_fence`]), so that of two racing publishers at least one sees both.
 //!
 //! **Errors allowed, and their direction.** A mark may be *forgotten*: when its node is evicted, when it is put on a node
@@ -45,6 +46,7 @@ mod loom_tests;
 mod mark;
 mod matches;
 mod node;
+mod reclaim;
 #[cfg(test)]
 #[cfg(shuttle)]
 mod shuttle_tests;
@@ -65,6 +67,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ledger::Ledger;
+use reclaim::Reclaim;
 use slots::Slots;
 use sweep::Sweep;
 use sync::{Ordering, pin};
@@ -147,7 +150,7 @@ pub struct Stats {
 pub struct Trie {
     table: Table,
     slots: Slots,
-    ledger: Arc<Ledger>,
+    reclaim: Arc<Reclaim>,
     sweep: Sweep,
 }
 
@@ -168,7 +171,7 @@ impl Trie {
         Trie {
             table: Table::new(buckets),
             slots: Slots::new(slots),
-            ledger: Arc::new(Ledger::new(limit, fixed)),
+            reclaim: Arc::new(Reclaim::new(Ledger::new(limit, fixed))),
             sweep: Sweep::new(),
         }
     }
@@ -197,15 +200,20 @@ impl Trie {
         self.slots.set_horizon(slot, chunks);
     }
 
-    /// Housekeeping, to be called by every worker now and then (every 100 ms, say): hands this thread's garbage to the
-    /// reclaimer, and sweeps a little after a raise.
+    /// Housekeeping, to be called by every worker now and then (every 100 ms, say): sweeps a little after a raise, and
+    /// helps what waits for reclamation on its way.
     pub fn tick(&self) {
         self.sweep_some();
-        pin().flush();
+        self.reclaim.hand_over(&pin());
+        self.reclaim.free_some();
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.reclaim.ledger
     }
 
     pub fn stats(&self) -> Stats {
-        let ledger = &self.ledger;
+        let ledger = self.ledger();
         Stats {
             limit_bytes: ledger.limit(),
             used_bytes: ledger.used(),
@@ -218,6 +226,15 @@ impl Trie {
             evicted_nodes: ledger.evicted.load(Ordering::Relaxed),
             swept_nodes: ledger.swept.load(Ordering::Relaxed),
             forced_sweeps: self.sweep.forced(),
+        }
+    }
+}
+
+impl Drop for Trie {
+    fn drop(&mut self) {
+        // While a panic unwinds, leaking is the lesser evil.
+        if !std::thread::panicking() {
+            self.reclaim.hand_over(&pin());
         }
     }
 }

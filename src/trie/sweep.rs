@@ -3,7 +3,7 @@
 //! Voiding is O(1) because nothing is touched; the sweep gives back the memory later, and sees to it that a void mark is
 //! gone before its generation comes round. Generations are 16 bits: a mark of one half of them is void from the moment
 //! the slot enters the other half, 32,768 raises before it could seem valid again. By then two full rounds of the sweep
-//! have passed over it; if they have not, the raise that enters the half clears the whole table itself.
+//! have passed over it; if they have not, the last raise before that clears the whole table itself.
 
 use super::sync::counter::AtomicU64;
 use super::sync::{Guard, Ordering, pin};
@@ -44,15 +44,16 @@ impl Trie {
     /// O(1) as long as somebody ticks: see the page of `sweep.rs`. A void mark could come back to life only through an
     /// insert that sleeps while its slot is raised 32,767 times.
     pub fn raise(&self, slot: u16) -> u16 {
-        if self.generation(slot).wrapping_add(1).is_multiple_of(HALF) {
-            self.enter_half(slot);
-        }
         let raised = self.slots.raise(slot).unwrap_or(0);
+        if raised.wrapping_add(1).is_multiple_of(HALF) {
+            self.prepare_half(slot);
+        }
         self.sweep.owed.store(self.table.buckets() as u64, Ordering::Relaxed);
         raised
     }
 
-    fn enter_half(&self, slot: u16) {
+    /// Sees to it that no mark is left of the half of generations that the slot's next raise enters.
+    fn prepare_half(&self, slot: u16) {
         let two_rounds = 2 * self.table.buckets() as u64;
         let since = |then: u64| self.sweep.done.load(Ordering::Relaxed) - then;
         if self.slots.half_entered(slot).is_some_and(|then| since(then) < two_rounds) {
@@ -96,7 +97,7 @@ impl Trie {
                 continue;
             }
             if let Some(node) = self.table.remove(edge) {
-                self.ledger.swept.fetch_add(1, Ordering::Relaxed);
+                self.ledger().swept.fetch_add(1, Ordering::Relaxed);
                 self.retire(node, guard);
             }
         }

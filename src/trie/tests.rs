@@ -312,7 +312,7 @@ fn keys_of(ops: &[Op]) -> impl Iterator<Item = &Vec<u64>> {
 
 /// Enough for each run of the tests; PROPTEST_CASES asks for more.
 fn config() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(40);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(24);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 

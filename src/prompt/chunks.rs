@@ -39,7 +39,7 @@ impl Chunks {
     }
 
     /// Whole chunks are hashed where they stand; only what crosses a chunk border is copied.
-    #[inline]
+    #[inline(always)]
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         let room = self.chunk_bytes - self.carry.len();
@@ -51,6 +51,7 @@ impl Chunks {
     }
 
     /// At least one chunk becomes full.
+    #[inline(never)]
     fn feed_across(&mut self, mut bytes: &[u8], room: usize) {
         if !self.carry.is_empty() {
             let (head, rest) = bytes.split_at(room);

@@ -3,8 +3,9 @@
 //! Knows nothing of prompts. Because the text is sound, the walk checks nothing twice; on text that is not (a body that
 //! was not the one scanned) it ends early, and never panics. Each value is stepped over or walked into once a level.
 
-use super::grammar::{bytes_equal, first_hit, quote_or_backslash};
-use memchr::memchr;
+use super::digits::short_number;
+use super::escape::decode;
+use super::strings::{Span, Strings};
 
 /// Escaped names that are longer decoded mean nothing here.
 const NAME_BYTES: usize = 32;
@@ -19,11 +20,10 @@ pub(super) struct Text<'b> {
 }
 
 impl<'b> Text<'b> {
-    /// Gives the decoded bytes to `sink`, in as few pieces as there are escapes. A lone surrogate becomes its three
-    /// bytes in WTF-8; bytes that are not UTF-8 stay as they are.
+    /// Gives the decoded bytes to `sink` in pieces.
     #[inline]
     pub(super) fn decode(self, mut sink: impl FnMut(&[u8])) {
-        if self.escaped { decode_escaped(self.raw, sink) } else { sink(self.raw) }
+        if self.escaped { decode(self.raw, sink) } else { sink(self.raw) }
     }
 
     /// The decoded text; `scratch` is used only when it has escapes.
@@ -71,6 +71,10 @@ impl Name {
 pub(super) struct Value<'b> {
     pub(super) raw: &'b [u8],
     pub(super) escaped: bool,
+    /// Where it stands in the body.
+    pub(super) start: usize,
+    /// The body's long strings, at least from here on; or none.
+    pub(super) long: &'b [Span],
 }
 
 impl<'b> Value<'b> {
@@ -88,24 +92,29 @@ impl<'b> Value<'b> {
 
     /// Is it an array with an element?
     pub(super) fn is_filled_array(self) -> bool {
-        let mut cursor = Cursor::new(self.raw);
+        let mut cursor = Cursor::new(self);
         cursor.enter(b'[') && cursor.element()
     }
 }
 
 pub(super) struct Cursor<'b> {
-    body: &'b [u8],
+    text: &'b [u8],
     at: usize,
+    strings: Strings<'b>,
+    /// Where the text stands in the body.
+    start: usize,
+    /// The long strings that may lie ahead: as the cursor moves on, the next one is mostly the first.
+    long: &'b [Span],
 }
 
 impl<'b> Cursor<'b> {
-    pub(super) fn new(body: &'b [u8]) -> Self {
-        Self { body, at: 0 }
+    pub(super) fn new(value: Value<'b>) -> Self {
+        Self { text: value.raw, at: 0, strings: Strings::new(value.raw), start: value.start, long: value.long }
     }
 
     #[inline]
     pub(super) fn peek(&self) -> Option<u8> {
-        self.body.get(self.at).copied()
+        self.text.get(self.at).copied()
     }
 
     /// Steps over spaces and commas: in sound text, all that stands between two values.
@@ -119,9 +128,11 @@ impl<'b> Cursor<'b> {
     /// Steps into an array or object, when one begins here.
     #[inline]
     pub(super) fn enter(&mut self, bracket: u8) -> bool {
-        let here = self.peek() == Some(bracket);
-        self.at += usize::from(here);
-        here
+        if self.peek() != Some(bracket) {
+            return false;
+        }
+        self.at += 1;
+        true
     }
 
     /// Inside an array: moves to the next element. False at its end, which is stepped over.
@@ -152,6 +163,17 @@ impl<'b> Cursor<'b> {
         Some(name)
     }
 
+    /// Steps over a short number, if the next value is one.
+    #[inline]
+    pub(super) fn short_number(&mut self) -> Option<u32> {
+        let (number, len) = short_number(self.text, self.at)?;
+        let ended = self.text.get(self.at + len).is_none_or(|&byte| ends_scalar(byte));
+        ended.then(|| {
+            self.at += len;
+            number
+        })
+    }
+
     /// Steps over one value.
     #[inline]
     pub(super) fn value(&mut self) -> Option<Value<'b>> {
@@ -162,21 +184,37 @@ impl<'b> Cursor<'b> {
         }
     }
 
+    /// The value from `from` to here.
+    #[inline]
+    fn since(&self, from: usize, escaped: bool) -> Option<Value<'b>> {
+        Some(Value { raw: self.text.get(from..self.at)?, escaped, start: self.start + from, long: self.long })
+    }
+
     #[inline]
     fn string(&mut self) -> Option<Value<'b>> {
         let from = self.at;
-        let mut at = from + 1;
-        let mut escaped = false;
-        loop {
-            at += quote_or_backslash(self.body.get(at..)?)?;
-            if self.body.get(at) == Some(&b'"') {
-                break;
-            }
-            escaped = true;
-            at += 2;
+        if self.peek()? != b'"' {
+            return None;
         }
-        self.at = at + 1;
-        Some(Value { raw: self.body.get(from..self.at)?, escaped })
+        let (end, escaped) = match self.strings.near_end(from + 1) {
+            Some(end) => (end, false),
+            None => self.far_end(from)?,
+        };
+        self.at = end + 1;
+        self.since(from, escaped)
+    }
+
+    /// The end of the string at `from`, when it is far or has escapes before it.
+    #[inline(never)]
+    fn far_end(&mut self, from: usize) -> Option<(usize, bool)> {
+        let start = self.start + from;
+        if self.long.first().is_some_and(|long| long.start < start) {
+            self.long = &self.long[self.long.partition_point(|long| long.start < start)..];
+        }
+        if let Some(long) = self.long.first().filter(|long| long.start == start) {
+            return Some((long.end.checked_sub(self.start + 1)?, long.escaped));
+        }
+        self.strings.end(from + 1, false).ok()
     }
 
     fn container(&mut self) -> Option<Value<'b>> {
@@ -194,125 +232,22 @@ impl<'b> Cursor<'b> {
             }
             self.at += 1;
             if depth == 0 {
-                return Some(Value { raw: self.body.get(from..self.at)?, escaped: false });
+                return self.since(from, false);
             }
         }
     }
 
     #[inline]
     fn scalar(&mut self) -> Option<Value<'b>> {
-        let rest = self.body.get(self.at..)?;
-        let end = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t' | b',' | b']' | b'}' | b':' | b'"');
-        let len = rest.iter().position(end).unwrap_or(rest.len());
-        self.at += len;
+        let from = self.at;
+        let rest = self.text.get(from..)?;
+        self.at += rest.iter().position(|&byte| ends_scalar(byte)).unwrap_or(rest.len());
         // An empty scalar is no value: whoever loops over values must move forward.
-        (len > 0).then(|| Value { raw: &rest[..len], escaped: false })
+        if self.at > from { self.since(from, false) } else { None }
     }
 }
 
-/// Decoded bytes on their way to the sink: short stretches between escapes are gathered, so that the sink is not called
-/// for each.
-struct Gather<F> {
-    sink: F,
-    bytes: [u8; GATHER_BYTES],
-    len: usize,
-}
-
-const GATHER_BYTES: usize = 512;
-/// Stretches longer than this many words of eight bytes go to the sink from where they stand.
-const GATHER_WORDS: usize = 8;
-
-impl<F: FnMut(&[u8])> Gather<F> {
-    /// Keeps the first `len` of eight bytes.
-    #[inline]
-    fn keep(&mut self, word: [u8; 8], len: usize) {
-        if self.len > GATHER_BYTES - 8 {
-            self.flush();
-        }
-        if let Some(room) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut) {
-            *room = word;
-            self.len += len;
-        }
-    }
-
-    fn flush(&mut self) {
-        (self.sink)(&self.bytes[..self.len]);
-        self.len = 0;
-    }
-
-    /// Passes on what stands before the first backslash of `text`; answers the text from there.
-    #[inline]
-    fn stretch<'b>(&mut self, mut text: &'b [u8]) -> &'b [u8] {
-        for _ in 0..GATHER_WORDS {
-            let Some((&word, rest)) = text.split_first_chunk::<8>() else { break };
-            let hits = bytes_equal(word, b'\\');
-            if hits != 0 {
-                self.keep(word, first_hit(hits));
-                return &text[first_hit(hits)..];
-            }
-            self.keep(word, 8);
-            text = rest;
-        }
-        let (plain, rest) = text.split_at(memchr(b'\\', text).unwrap_or(text.len()));
-        self.flush();
-        (self.sink)(plain);
-        rest
-    }
-}
-
-fn decode_escaped(text: &[u8], sink: impl FnMut(&[u8])) {
-    let mut gather = Gather { sink, bytes: [0; GATHER_BYTES], len: 0 };
-    let mut text = gather.stretch(text);
-    while let Some((_backslash, escape)) = text.split_first() {
-        let mut utf8 = [0; 8];
-        let Some((len, rest)) = unescape(escape, &mut utf8) else { break };
-        gather.keep(utf8, len);
-        text = gather.stretch(rest);
-    }
-    gather.flush();
-}
-
-/// Decodes what follows a backslash: how many bytes it makes, and the text after it.
-#[inline]
-fn unescape<'b>(text: &'b [u8], utf8: &mut [u8; 8]) -> Option<(usize, &'b [u8])> {
-    let (&kind, rest) = text.split_first()?;
-    utf8[0] = match kind {
-        b'n' => b'\n',
-        b't' => b'\t',
-        b'r' => b'\r',
-        b'b' => 8,
-        b'f' => 12,
-        b'u' => return unescape_unicode(rest, utf8),
-        other => other,
-    };
-    Some((1, rest))
-}
-
-fn unescape_unicode<'b>(text: &'b [u8], utf8: &mut [u8; 8]) -> Option<(usize, &'b [u8])> {
-    let (unit, rest) = hex_unit(text)?;
-    if (0xd800..0xdc00).contains(&unit)
-        && let Some((low, after)) = rest.strip_prefix(b"\\u").and_then(hex_unit)
-        && (0xdc00..0xe000).contains(&low)
-    {
-        let code = 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
-        return Some((encode(code, utf8), after));
-    }
-    Some((encode(unit, utf8), rest))
-}
-
-fn hex_unit(text: &[u8]) -> Option<(u32, &[u8])> {
-    let (digits, rest) = text.split_at_checked(4)?;
-    let unit = digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))?;
-    Some((unit, rest))
-}
-
-/// UTF-8, generalised to lone surrogates (WTF-8).
-fn encode(code: u32, utf8: &mut [u8; 8]) -> usize {
-    if let Some(char) = char::from_u32(code) {
-        return char.encode_utf8(utf8).len();
-    }
-    utf8[0] = 0xe0 | (code >> 12) as u8;
-    utf8[1] = 0x80 | (code >> 6 & 0x3f) as u8;
-    utf8[2] = 0x80 | (code & 0x3f) as u8;
-    3
+#[inline(always)]
+fn ends_scalar(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\r' | b'\t' | b',' | b']' | b'}' | b':' | b'"')
 }

@@ -4,13 +4,14 @@
 //! numbers, and control characters or bytes that are not UTF-8 inside a string are left to the engine. Invariant: every
 //! step moves forward, so that time is linear; a pass that returns `None` stands at the fault.
 
-use memchr::memchr2;
+use super::digits::{after_plain_list, digits_at};
+use super::strings::{Span, Strings};
 
 /// Deeper nesting is refused, as RFC 8259 §9 allows. Python's `json` gives up earlier.
 pub(super) const MAX_DEPTH: usize = 16 * 1024;
 
-/// Strings begin with this many words of eight bytes: a call into `memchr` costs more than most names.
-const INLINE_WORDS: usize = 4;
+/// Strings from this length on are remembered, so that nobody need look for their ends again: one entry is much smaller.
+pub(super) const LONG_BYTES: usize = 256;
 
 /// Which of the open brackets are braces, one bit a level. Reusable.
 #[derive(Debug, Default)]
@@ -35,23 +36,26 @@ impl Nest {
     }
 
     /// Is the innermost bracket a brace? `None` outside of all.
+    #[inline(always)]
     fn innermost(&self) -> Option<bool> {
         let level = self.depth.checked_sub(1)?;
         Some(self.braces.get(level / 64)? >> (level % 64) & 1 == 1)
     }
 }
 
-/// All methods are inlined into the one pass, so that the position lives in a register: through memory, each step would
-/// wait for the store of the one before.
-pub(super) struct Grammar<'b> {
+/// All methods are inlined into the one pass, so that the position is a local value of it.
+pub(super) struct Grammar<'b, 'l> {
     body: &'b [u8],
     pub(super) at: usize,
+    strings: &'l mut Strings<'b>,
+    /// The long strings so far, in their order.
+    long: &'l mut Vec<Span>,
 }
 
-impl<'b> Grammar<'b> {
+impl<'b, 'l> Grammar<'b, 'l> {
     #[inline(always)]
-    pub(super) fn new(body: &'b [u8]) -> Self {
-        Self { body, at: 0 }
+    pub(super) fn new(body: &'b [u8], strings: &'l mut Strings<'b>, long: &'l mut Vec<Span>) -> Self {
+        Self { body, at: 0, strings, long }
     }
 
     #[inline(always)]
@@ -62,14 +66,21 @@ impl<'b> Grammar<'b> {
     /// Steps over `byte` if it stands here.
     #[inline(always)]
     pub(super) fn eat(&mut self, byte: u8) -> bool {
-        let here = self.peek() == Some(byte);
-        self.at += usize::from(here);
-        here
+        // A branch, which is foretold, not a sum, which waits for the byte.
+        if self.peek() != Some(byte) {
+            return false;
+        }
+        self.at += 1;
+        true
     }
 
     #[inline(always)]
     pub(super) fn expect(&mut self, byte: u8) -> Option<()> {
-        self.eat(byte).then_some(())
+        if self.peek() != Some(byte) {
+            return None;
+        }
+        self.at += 1;
+        Some(())
     }
 
     #[inline(always)]
@@ -93,13 +104,24 @@ impl<'b> Grammar<'b> {
     #[inline(always)]
     pub(super) fn string(&mut self) -> Option<bool> {
         self.expect(b'"')?;
-        self.at += quote_or_backslash(self.body.get(self.at..)?)?;
-        if self.eat(b'"') {
+        if let Some(end) = self.strings.near_end(self.at) {
+            self.at = end + 1;
             return Some(false);
         }
-        let (at, closed) = after_escapes(self.body, self.at);
-        self.at = at;
-        closed.then_some(true)
+        let start = self.at - 1;
+        match self.strings.end(self.at, true) {
+            Ok((end, escaped)) => {
+                self.at = end + 1;
+                if self.at - start >= LONG_BYTES {
+                    self.long.push(Span { start, end: self.at, escaped });
+                }
+                Some(escaped)
+            }
+            Err(fault) => {
+                self.at = fault;
+                None
+            }
+        }
     }
 
     /// Steps over one value of any depth; answers whether it is a string with escapes.
@@ -123,7 +145,12 @@ impl<'b> Grammar<'b> {
                         continue;
                     }
                 }
-                _ => self.scalar()?,
+                _ => {
+                    if nest.innermost() == Some(false) {
+                        self.at = after_plain_list(self.body, self.at);
+                    }
+                    self.scalar()?;
+                }
             }
             if self.close(nest)? {
                 return Some(());
@@ -202,8 +229,7 @@ impl<'b> Grammar<'b> {
 
     #[inline(always)]
     fn digits(&mut self) -> Option<()> {
-        let rest = self.body.get(self.at..)?;
-        let len = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        let len = digits_at(self.body, self.at);
         self.at += len;
         (len > 0).then_some(())
     }
@@ -213,56 +239,4 @@ impl<'b> Grammar<'b> {
 fn after_space(body: &[u8], at: usize) -> usize {
     let space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
     body.iter().skip(at).position(|byte| !space(byte)).map_or(body.len(), |len| at + len)
-}
-
-/// From the first backslash of a string at `at` to after its closing quote, or to the fault.
-fn after_escapes(body: &[u8], mut at: usize) -> (usize, bool) {
-    while let Some(len) = body.get(at..).and_then(escape_len) {
-        at += len;
-        let Some(hit) = body.get(at..).and_then(quote_or_backslash) else { break };
-        at += hit;
-        if body.get(at) == Some(&b'"') {
-            return (at + 1, true);
-        }
-    }
-    (at, false)
-}
-
-/// Offset of the first quote or backslash.
-#[inline]
-pub(super) fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    for word in text.as_chunks::<8>().0.iter().take(INLINE_WORDS) {
-        let hits = bytes_equal(*word, b'"') | bytes_equal(*word, b'\\');
-        if hits != 0 {
-            return Some(at + first_hit(hits));
-        }
-        at += 8;
-    }
-    memchr2(b'"', b'\\', text.get(at..)?).map(|hit| at + hit)
-}
-
-/// Marks the bytes of `word` that equal `byte`. Exact up to the first mark: a borrow may set false ones after it.
-#[inline]
-pub(super) fn bytes_equal(word: [u8; 8], byte: u8) -> u64 {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const HIGHS: u64 = u64::from_le_bytes([0x80; 8]);
-    let zeroed = u64::from_le_bytes(word) ^ (ONES * u64::from(byte));
-    zeroed.wrapping_sub(ONES) & !zeroed & HIGHS
-}
-
-/// Index of the first byte that is marked.
-#[inline]
-pub(super) fn first_hit(hits: u64) -> usize {
-    hits.trailing_zeros() as usize / 8
-}
-
-/// Length of the escape that `text` begins with; `None` when it is none.
-#[inline]
-fn escape_len(text: &[u8]) -> Option<usize> {
-    match text.get(1)? {
-        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
-        b'u' => text.get(2..6)?.iter().all(u8::is_ascii_hexdigit).then_some(6),
-        _ => None,
-    }
 }

@@ -62,14 +62,15 @@ pub(super) fn is_list(endpoint: Endpoint, scan: &Scan, body: &[u8]) -> bool {
     scan.field(field, body).and_then(Value::first) != Some(b'"')
 }
 
-struct Fields<'s, 'b> {
-    scan: &'s Scan,
+struct Fields<'b> {
+    scan: &'b Scan,
     body: &'b [u8],
 }
 
-impl<'b> Fields<'_, 'b> {
+impl<'b> Fields<'b> {
     fn one(&self, field: Field) -> Option<Value<'b>> {
-        self.scan.field(field, self.body).filter(|value| value.raw != b"null")
+        let value = self.scan.field(field, self.body).filter(|value| value.raw != b"null")?;
+        Some(Value { long: &self.scan.long, ..value })
     }
 
     fn chat(&self, out: &mut Writer<'_, 'b>) -> Option<()> {
@@ -145,7 +146,7 @@ fn prompt<'b>(out: &mut Writer<'_, 'b>, value: Value<'b>) -> Option<()> {
 
 /// A list of strings, of token ids, of lists of token ids, or of objects with content.
 fn list<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>) -> Option<()> {
-    let mut cursor = Cursor::new(value.raw);
+    let mut cursor = Cursor::new(value);
     if value.first() == Some(b'{') {
         return message::holder(out, tag, &mut cursor);
     }
@@ -159,32 +160,48 @@ fn list<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>) -> Option<()> 
                 out.tag(tag);
                 out.bare(cursor.value()?.text()?);
             }
-            b'[' => tokens(out, &mut cursor)?,
+            b'[' => {
+                out.tag(Tag::Tokens);
+                cursor.enter(b'[');
+                // Among ids, a value of another kind ends the key.
+                ids(out, &mut cursor)?.then_some(())?;
+            }
             b'{' => message::holder(out, tag, &mut cursor)?,
             _ => {
                 if !in_tokens {
                     out.tag(Tag::Tokens);
                 }
                 in_tokens = true;
-                out.token(token(cursor.value()?)?);
+                ids(out, &mut cursor)?;
             }
         }
     }
     Some(())
 }
 
-fn tokens(out: &mut Writer<'_, '_>, cursor: &mut Cursor<'_>) -> Option<()> {
-    out.tag(Tag::Tokens);
-    cursor.enter(b'[');
-    while cursor.element() {
-        out.token(token(cursor.value()?)?);
-    }
-    Some(())
+/// Feeds token ids; answers whether they went on to the end of their list, which is stepped over, or else only to a string
+/// or a container.
+fn ids(out: &mut Writer<'_, '_>, cursor: &mut Cursor<'_>) -> Option<bool> {
+    let (mut sound, mut ended) = (true, false);
+    out.tokens(|| {
+        ended = !cursor.element();
+        if ended || matches!(cursor.peek(), Some(b'"' | b'[' | b'{')) {
+            return None;
+        }
+        let id = token(cursor);
+        sound = id.is_some();
+        id
+    });
+    sound.then_some(ended)
 }
 
 /// `None` for what is no token id: the key ends there.
-fn token(value: Value<'_>) -> Option<u32> {
-    let id = value.raw.iter().try_fold(0_u32, |id, byte| {
+#[inline(always)]
+fn token(cursor: &mut Cursor<'_>) -> Option<u32> {
+    if let Some(id) = cursor.short_number() {
+        return Some(id);
+    }
+    let id = cursor.value()?.raw.iter().try_fold(0_u32, |id, byte| {
         let digit = char::from(*byte).to_digit(10)?;
         id.checked_mul(10)?.checked_add(digit)
     })?;

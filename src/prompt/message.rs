@@ -10,7 +10,7 @@ use super::writer::{Tag, Writer};
 
 /// A list of messages; an element that is no object adds nothing.
 pub(super) fn messages<'b>(out: &mut Writer<'_, 'b>, value: Value<'b>) -> Option<()> {
-    let mut cursor = Cursor::new(value.raw);
+    let mut cursor = Cursor::new(value);
     if !cursor.enter(b'[') {
         return Some(());
     }
@@ -76,7 +76,7 @@ fn parts<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) 
         out.text(tag, text);
         return Some(());
     }
-    let mut cursor = Cursor::new(value.raw);
+    let mut cursor = Cursor::new(value);
     if !cursor.enter(b'[') {
         return Some(());
     }
@@ -126,7 +126,7 @@ impl<'b> Part<'b> {
 }
 
 fn part<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -> Option<()> {
-    let mut cursor = Cursor::new(value.raw);
+    let mut cursor = Cursor::new(value);
     cursor.enter(b'{');
     let part = Part::read(&mut cursor)?;
     let kind = part.kind.and_then(Value::text).unwrap_or(Text { raw: b"", escaped: false });
@@ -158,7 +158,7 @@ fn payload(media: Value<'_>) -> Option<Text<'_>> {
     if let Some(text) = media.text() {
         return (!text.raw.is_empty()).then_some(text);
     }
-    let mut cursor = Cursor::new(media.raw);
+    let mut cursor = Cursor::new(media);
     let mut found = None;
     let mut members = 0;
     cursor.enter(b'{').then_some(())?;

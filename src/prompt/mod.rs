@@ -11,13 +11,17 @@
 //! error: content that nobody can key adds nothing, and a body that is not JSON has no key at all. Turn n + 1 of a
 //! conversation extends the key of turn n.
 
+mod block;
 mod chunks;
 mod cursor;
+mod digits;
+mod escape;
 mod grammar;
 mod key;
 mod message;
 mod namespace;
 mod scan;
+mod strings;
 mod writer;
 
 pub use chunks::{Chunks, DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};

@@ -6,6 +6,7 @@
 
 use super::cursor::{Cursor, Name, Text, Value};
 use super::grammar::{Grammar, Nest};
+use super::strings::{Span, Strings};
 use std::fmt;
 
 /// Members with names of no meaning here are remembered up to this many; past it they are looked for in the body.
@@ -54,16 +55,9 @@ fields! {
     Items = b"items", Text1 = b"text_1", Text2 = b"text_2", Data1 = b"data_1", Data2 = b"data_2",
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: usize,
-    end: usize,
-    escaped: bool,
-}
-
 impl Span {
     fn value(self, body: &[u8]) -> Option<Value<'_>> {
-        Some(Value { raw: body.get(self.start..self.end)?, escaped: self.escaped })
+        Some(Value { raw: body.get(self.start..self.end)?, escaped: self.escaped, start: self.start, long: &[] })
     }
 }
 
@@ -75,6 +69,8 @@ pub struct Scan {
     others: Vec<(Span, Span)>,
     /// Some others did not fit.
     others_cut: bool,
+    /// The strings for which a second search would cost more than a look-up, in the body's order.
+    pub(super) long: Vec<Span>,
     nest: Nest,
 }
 
@@ -83,10 +79,15 @@ impl Scan {
     /// When the body is not JSON, not an object, or has anything after it. Nothing of it is remembered then.
     pub fn read(&mut self, body: &[u8]) -> Result<(), NotObject> {
         self.forget();
-        let mut grammar = Grammar::new(body);
-        self.object(&mut grammar, body).ok_or_else(|| {
+        let mut long = std::mem::take(&mut self.long);
+        let mut strings = Strings::new(body);
+        let mut grammar = Grammar::new(body, &mut strings, &mut long);
+        let read = self.object(&mut grammar, body);
+        let at = grammar.at.min(body.len());
+        self.long = long;
+        read.ok_or_else(|| {
             self.forget();
-            NotObject { at: grammar.at.min(body.len()) }
+            NotObject { at }
         })
     }
 
@@ -94,10 +95,11 @@ impl Scan {
         self.fields = [None; Field::COUNT];
         self.others.clear();
         self.others_cut = false;
+        self.long.clear();
     }
 
     #[inline(always)]
-    fn object(&mut self, grammar: &mut Grammar<'_>, body: &[u8]) -> Option<()> {
+    fn object(&mut self, grammar: &mut Grammar<'_, '_>, body: &[u8]) -> Option<()> {
         grammar.at = if body.starts_with(UTF8_BOM) { UTF8_BOM.len() } else { 0 };
         grammar.space();
         grammar.expect(b'{')?;
@@ -110,7 +112,7 @@ impl Scan {
     }
 
     #[inline(always)]
-    fn members(&mut self, grammar: &mut Grammar<'_>, body: &[u8]) -> Option<()> {
+    fn members(&mut self, grammar: &mut Grammar<'_, '_>, body: &[u8]) -> Option<()> {
         loop {
             let start = grammar.at;
             let escaped = grammar.string()?;
@@ -190,7 +192,8 @@ fn is_name(text: Text<'_>, wanted: &[u8]) -> bool {
 /// The last member called `wanted`, by another walk over the body.
 #[cold]
 fn find_member<'b>(wanted: &[u8], body: &'b [u8]) -> Option<Value<'b>> {
-    let mut cursor = Cursor::new(body.get(body.iter().position(|&byte| byte == b'{')?..)?);
+    let start = body.iter().position(|&byte| byte == b'{')?;
+    let mut cursor = Cursor::new(Span { start, end: body.len(), escaped: false }.value(body)?);
     cursor.enter(b'{');
     let mut found = None;
     while let Some(name) = cursor.member() {

@@ -9,6 +9,9 @@ use super::namespace::text_hash;
 
 const TAG_LEAD: u8 = 0xff;
 
+/// So many token ids are fed at once.
+const TOKENS: usize = 128;
+
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -78,7 +81,18 @@ impl<'c, 'b> Writer<'c, 'b> {
         self.chunks.feed(&digest.to_le_bytes());
     }
 
-    pub(super) fn token(&mut self, id: u32) {
-        self.chunks.feed(&id.to_be_bytes());
+    /// Token ids, as `next` gives them, four bytes each.
+    #[inline(always)]
+    pub(super) fn tokens(&mut self, mut next: impl FnMut() -> Option<u32>) {
+        let mut bytes = [0; 4 * TOKENS];
+        loop {
+            let mut len = 0;
+            for place in bytes.as_chunks_mut().0 {
+                let Some(id) = next() else { return self.chunks.feed(&bytes[..len]) };
+                *place = id.to_be_bytes();
+                len += 4;
+            }
+            self.chunks.feed(&bytes);
+        }
     }
 }

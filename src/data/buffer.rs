@@ -109,11 +109,25 @@ impl Buffer {
         }
         if self.start >= self.block.len() / 4 {
             self.block.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
         } else {
-            let mut larger = self.pool.take(self.block.len() + 1);
-            larger[..self.end - self.start].copy_from_slice(&self.block[self.start..self.end]);
-            self.pool.give(std::mem::replace(&mut self.block, larger));
+            self.replace_block(self.block.len() + 1);
         }
+    }
+
+    /// Takes the large block if this one is full and `expected` bytes do not fit: what has arrived decides that a long
+    /// body is coming, and it is moved once instead of at each class.
+    pub(super) fn expect(&mut self, expected: usize) {
+        if self.end == self.block.len() && expected > self.block.len() && self.block.len() < LARGE {
+            self.replace_block(LARGE);
+        }
+    }
+
+    fn replace_block(&mut self, size: usize) {
+        let mut larger = self.pool.take(size);
+        larger[..self.end - self.start].copy_from_slice(&self.block[self.start..self.end]);
+        self.pool.give(std::mem::replace(&mut self.block, larger));
         self.end -= self.start;
         self.start = 0;
     }

@@ -1,10 +1,15 @@
-//! Sixty-four bytes at a time: which of them equal a given one, as the bits of a word, and what backslashes do to them.
+//! Sixty-four bytes at a time: which of them are one of two given bytes, as the bits of a word.
 //!
-//! Knows nothing of JSON but its quotes and escapes. Without a branch for each byte, text full of escapes costs little
-//! more than plain text. The loops over arrays are shaped so that the compiler makes vector code of them.
+//! Without a branch for each byte, text full of quotes and escapes costs little more than plain text. A block may begin
+//! anywhere. The loops over arrays are shaped so that the compiler makes vector code of them.
+
+use memchr::memchr2;
 
 pub(super) const BLOCK: usize = 64;
 type Block = [u8; BLOCK];
+
+/// After this many blocks without a mark a call into `memchr` pays.
+const NEAR_BLOCKS: usize = 6;
 
 /// One bit of eight for each byte of a word of eight.
 const BITS: Block = {
@@ -17,179 +22,106 @@ const BITS: Block = {
     bits
 };
 
-/// What `look` sees in the block that begins at `at`, filled up with zeros behind the end of `text`.
-#[inline(always)]
-fn block_at<T>(text: &[u8], at: usize, look: impl Fn(&Block) -> T) -> T {
-    let rest = text.get(at..).unwrap_or_default();
-    match rest.first_chunk() {
-        Some(block) => look(block),
-        None => {
-            let mut block = [0; BLOCK];
-            block[..rest.len()].copy_from_slice(rest);
-            look(&block)
-        }
-    }
-}
-
-/// Bit `i` says whether byte `i` equals `BYTE`. A function by itself: merged with its surroundings, the compiler no longer
-/// sees that the sums of eight bytes are one instruction each.
+/// Bit `i` says whether byte `i` is `ONE` or `OTHER`. A function by itself, as the next one is: merged with what stands
+/// around it, the compiler no longer sees that the sum of eight bytes is one instruction.
 #[inline(never)]
-fn equal<const BYTE: u8>(block: &Block) -> u64 {
-    let marked: Block = std::array::from_fn(|at| if block[at] == BYTE { BITS[at] } else { 0 });
+fn marks<const ONE: u8, const OTHER: u8>(block: &Block) -> u64 {
+    let marked: Block = std::array::from_fn(|at| if (block[at] == ONE) | (block[at] == OTHER) { BITS[at] } else { 0 });
     // A sum of distinct bits is their union.
     let union = |bits: &[u8]| bits.iter().fold(0_u8, |sum, &bit| sum.wrapping_add(bit));
     u64::from_le_bytes(std::array::from_fn(|word| union(&marked[word * 8..][..8])))
 }
 
+/// Is there any mark?
 #[inline(never)]
-fn has<const BYTE: u8>(block: &Block) -> bool {
-    block.iter().fold(false, |any, &byte| any | (byte == BYTE))
+fn is_marked<const ONE: u8, const OTHER: u8>(block: &Block) -> bool {
+    block.iter().fold(false, |any, &byte| any | (byte == ONE) | (byte == OTHER))
 }
 
-/// The same as [`equal`], for bytes of which most blocks have none.
+/// `N` bytes from `at` on. Where `text` has fewer, `room` takes them, and zeros stand behind the end.
 #[inline(always)]
-fn rarely_equal<const BYTE: u8>(block: &Block) -> u64 {
-    if has::<BYTE>(block) { equal::<BYTE>(block) } else { 0 }
+pub(super) fn window<'a, const N: usize>(text: &'a [u8], at: usize, room: &'a mut [u8; N]) -> &'a [u8; N] {
+    let rest = text.get(at..).unwrap_or_default();
+    match rest.first_chunk() {
+        Some(bytes) => bytes,
+        None => {
+            room[..rest.len()].copy_from_slice(rest);
+            room
+        }
+    }
 }
 
-/// Which backslashes begin an escape, and whether the last one's second byte is the next block's first. `carried` says
-/// so of the block before.
-///
-/// In a row of backslashes each second one is escaped by the one before it. A subtraction runs along all rows at once:
-/// simdjson's `json_escape_scanner`, after Langdale and Lemire, "Parsing gigabytes of JSON per second", §3.1.1.
+/// The marks of the block that begins at `at`; nothing behind the end of `text` is marked.
 #[inline(always)]
-fn escapes(backslashes: u64, carried: bool) -> (u64, bool) {
-    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
-    let free = backslashes & !u64::from(carried);
-    let begins = (((free << 1) | ODD).wrapping_sub(free) ^ ODD) & backslashes;
-    (begins, begins >> 63 == 1)
+pub(super) fn marks_at<const ONE: u8, const OTHER: u8>(text: &[u8], at: usize) -> u64 {
+    marks::<ONE, OTHER>(window(text, at, &mut [0; BLOCK]))
 }
 
-/// The backslashes that begin an escape in the block at `base`, and what is carried into the next.
+/// From `at` on, where the first block with a mark begins, and its marks; `None` when nothing is marked up to the end.
 #[inline(always)]
-pub(super) fn escapes_at(text: &[u8], base: usize, carried: bool) -> (u64, bool) {
-    escapes(block_at(text, base, rarely_equal::<b'\\'>), carried)
+pub(super) fn next_marks<const ONE: u8, const OTHER: u8>(text: &[u8], mut at: usize) -> Option<(usize, u64)> {
+    let blocks = text.get(at..)?.as_chunks().0;
+    for block in blocks.iter().take(NEAR_BLOCKS) {
+        if is_marked::<ONE, OTHER>(block) {
+            return Some((at, marks::<ONE, OTHER>(block)));
+        }
+        at += BLOCK;
+    }
+    at += memchr2(ONE, OTHER, text.get(at..)?)?;
+    Some((at, marks_at::<ONE, OTHER>(text, at)))
 }
 
-/// Quotes and escapes of one block, which begins inside a string.
-#[derive(Debug)]
-pub(super) struct Marks {
-    pub(super) base: usize,
-    /// Quotes that no backslash stands before.
-    quotes: u64,
-    /// Backslashes that begin an escape.
-    escapes: u64,
-    /// The last byte begins an escape.
-    carried: bool,
+/// The place of the first of `marks`, which are some.
+#[inline(always)]
+pub(super) fn first(marks: u64) -> usize {
+    marks.trailing_zeros() as usize
 }
 
-impl Marks {
-    /// Of no block yet: so far away that no position lies in it.
-    pub(super) const NONE: Self = Self { base: usize::MAX / 2, quotes: 0, escapes: 0, carried: false };
-
-    /// Turns to the block at `base`. Field by field: a copy of the whole would wait for the stores of its parts.
-    #[inline(always)]
-    pub(super) fn set(&mut self, text: &[u8], base: usize, carried: bool) {
-        let (quotes, backslashes) =
-            block_at(text, base, |block| (rarely_equal::<b'"'>(block), rarely_equal::<b'\\'>(block)));
-        let (escapes, carry) = escapes(backslashes, carried);
-        self.base = base;
-        self.quotes = quotes & !(escapes << 1 | u64::from(carried));
-        self.escapes = escapes;
-        self.carried = carry;
-    }
-
-    /// Does `at` lie in the block?
-    #[inline(always)]
-    pub(super) fn cover(&self, at: usize) -> bool {
-        at.wrapping_sub(self.base) < BLOCK
-    }
-
-    /// Of the text from `at`, which the block covers, up to the next quote or the block's end: its length, the escapes
-    /// that begin in it, and whether a quote ends it.
-    #[inline(always)]
-    pub(super) fn stretch(&self, at: usize) -> (usize, u64, bool) {
-        let offset = at.wrapping_sub(self.base) % BLOCK;
-        let ahead = self.quotes >> offset;
-        let len = (ahead.trailing_zeros() as usize).min(BLOCK - offset);
-        // The bits under the first quote; all of them when there is none.
-        let within = ahead.wrapping_sub(1) & !ahead;
-        (len, (self.escapes >> offset) & within, ahead != 0)
-    }
-
-    /// Turns to the block behind.
-    #[inline(always)]
-    pub(super) fn next(&mut self, text: &[u8]) {
-        self.set(text, self.base + BLOCK, self.carried);
-    }
-
-    /// Nothing but plain text in the whole block?
-    pub(super) fn is_plain(&self) -> bool {
-        self.quotes == 0 && self.escapes == 0
-    }
+/// `marks` without those of an escape's two bytes at `place`.
+#[inline(always)]
+pub(super) fn without_escape(marks: u64, place: usize) -> u64 {
+    marks & !(3 << place)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// (quote that ends the string, or none; beginnings of escapes before it), byte by byte.
-    fn naive(text: &[u8]) -> (Option<usize>, Vec<usize>) {
-        let (mut at, mut escapes) = (0, Vec::new());
-        while at < text.len() {
-            match text[at] {
-                b'"' => return (Some(at), escapes),
-                b'\\' => {
-                    escapes.push(at);
-                    at += 2;
-                }
-                _ => at += 1,
-            }
-        }
-        (None, escapes)
-    }
-
-    fn by_blocks(text: &[u8]) -> (Option<usize>, Vec<usize>) {
-        let (mut at, mut found, mut marks) = (0, Vec::new(), Marks::NONE);
-        marks.set(text, 0, false);
-        while at < text.len() {
-            let (len, escapes, quote) = marks.stretch(at);
-            found.extend((0..BLOCK).filter(|bit| escapes >> bit & 1 == 1).map(|bit| at + bit));
-            at += len;
-            if quote {
-                return (Some(at), found);
-            }
-            marks.next(text);
-        }
-        (None, found)
+    fn naive(text: &[u8], at: usize) -> u64 {
+        let here = |place: &usize| text.get(at + place).is_some_and(|byte| matches!(byte, b'"' | b'\\'));
+        (0..BLOCK).filter(here).fold(0, |marks, place| marks | 1 << place)
     }
 
     #[test]
-    fn blocks_see_what_single_steps_see() {
+    fn marks_are_those_of_single_steps() {
         let mut random = 1_u64;
-        for round in 0..20_000 {
-            let text: Vec<u8> = (0..round % 300)
+        for round in 0..3_000 {
+            let text: Vec<u8> = (0..round % 700)
                 .map(|_| {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    let odds = [b"\\\\\\a", b"\\aaa", b"aaab", b"\\\"aa"][round % 4];
-                    if random >> 56 == 0 { b'"' } else { odds[(random >> 40) as usize % 4] }
+                    if (random >> 56) as usize > round % 256 {
+                        random as u8
+                    } else {
+                        b"\"\\#]"[(random >> 40) as usize % 4]
+                    }
                 })
                 .collect();
-            assert_eq!(by_blocks(&text), naive(&text), "{}", String::from_utf8_lossy(&text));
+            for at in [0, 1, 63, 64, 65, text.len().saturating_sub(1), text.len(), text.len() + 9] {
+                assert_eq!(marks_at::<b'"', b'\\'>(&text, at), naive(&text, at), "{at} {text:?}");
+                let next = next_marks::<b'"', b'\\'>(&text, at);
+                let place = (at..text.len()).find(|&place| matches!(text[place], b'"' | b'\\'));
+                assert_eq!(next.map(|(base, marks)| base + first(marks)), place, "{at} {text:?}");
+            }
         }
     }
 
     #[test]
-    fn rows_of_backslashes_cross_blocks() {
-        for before in 0..130 {
-            for row in 0..140 {
-                let text = [&vec![b'a'; before][..], &vec![b'\\'; row], b"\"\""].concat();
-                assert_eq!(by_blocks(&text), naive(&text), "{before} {row}");
-                assert_eq!(
-                    escapes_at(&text, 0, false).0.count_ones() as usize,
-                    (row.min(64_usize.saturating_sub(before)) + 1) / 2
-                );
-            }
+    fn the_only_mark_is_found_anywhere() {
+        for len in 0..900 {
+            let text = [&vec![b'a'; len][..], b"\\", &vec![b'\xff'; 90]].concat();
+            let (base, marks) = next_marks::<b'\\', b'\\'>(&text, 0).expect("a mark");
+            assert_eq!((base + first(marks), marks.count_ones()), (len, 1));
+            assert_eq!(next_marks::<b'\\', b'\\'>(&text, len + 1), None);
         }
     }
 }

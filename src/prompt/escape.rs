@@ -3,7 +3,7 @@
 //! Works on the text between two quotes alone. On text that was not checked it decodes something or ends early, and
 //! never panics.
 
-use super::block::{BLOCK, escapes_at};
+use super::block::{BLOCK, first, next_marks, window, without_escape};
 
 /// The byte that a letter after a backslash stands for; zero for what is no escape.
 const MEANING: [u8; 256] = {
@@ -17,110 +17,112 @@ const MEANING: [u8; 256] = {
     table
 };
 
-/// The positions `at + i` of the bits `i` that are set.
+/// Does an escape stand at the backslash at `at`?
 #[inline(always)]
-fn positions(mut bits: u64, at: usize) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let next = (bits != 0).then(|| at + bits.trailing_zeros() as usize);
-        bits &= bits.wrapping_sub(1);
-        next
-    })
+pub(super) fn is_escape(text: &[u8], at: usize) -> bool {
+    match text.get(at + 1) {
+        Some(b'u') => text.get(at + 2..at + 6).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)),
+        Some(&letter) => MEANING[usize::from(letter)] != 0,
+        None => false,
+    }
 }
 
-/// The first of the escapes at `at + i`, for each bit `i` of `begins`, that is none.
-#[inline(never)]
-pub(super) fn fault(text: &[u8], at: usize, begins: u64) -> Option<usize> {
-    positions(begins, at).find(|&at| match text.get(at + 1) {
-        Some(b'u') => !text.get(at + 2..at + 6).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)),
-        Some(&letter) => MEANING[usize::from(letter)] == 0,
-        None => true,
-    })
+/// Does `letter` after a backslash make an escape of two bytes?
+#[inline(always)]
+pub(super) fn is_short(letter: u8) -> bool {
+    letter != b'u' && MEANING[usize::from(letter)] != 0
 }
 
 /// Gives the decoded text to `sink` in a few large pieces. A lone surrogate becomes its three bytes in WTF-8; bytes that
 /// are not UTF-8 stay as they are.
-pub(super) fn decode(text: &[u8], sink: impl FnMut(&[u8])) {
-    let mut gather = Gather { sink, bytes: [0; GATHER_BYTES], len: 0 };
-    let (mut done, mut carried) = (0, false);
-    for base in (0..text.len()).step_by(BLOCK) {
-        let (begins, carry) = escapes_at(text, base, carried);
-        carried = carry;
-        for at in positions(begins, base) {
-            // The second half of a pair of surrogates was decoded with the first.
-            if at < done {
-                continue;
-            }
-            gather.stretch(text, done, at);
-            match text.get(at + 1) {
-                Some(b'u') => done = gather.unicode(text, at + 2),
-                Some(&letter) => {
-                    gather.byte(MEANING[usize::from(letter)]);
-                    done = at + 2;
-                }
-                None => done = text.len(),
-            }
+pub(super) fn decode(text: &[u8], mut sink: impl FnMut(&[u8])) {
+    let mut buffer = Buffer { bytes: [0; BUFFER_BYTES], len: 0 };
+    let mut done = 0;
+    while let Some((base, marks)) = next_marks::<b'\\', b'\\'>(text, done) {
+        let plain = &text[done..base];
+        if plain.len() > MAX_PLAIN {
+            sink(buffer.take());
+            sink(plain);
+        } else {
+            buffer.push(plain);
+        }
+        done = buffer.decode_block(text, base, marks);
+        if buffer.len > BUFFER_BYTES - BUFFER_ROOM {
+            sink(buffer.take());
         }
     }
-    gather.stretch(text, done, text.len());
-    gather.flush();
+    sink(buffer.take());
+    sink(text.get(done..).unwrap_or_default());
 }
 
-/// Decoded bytes on their way to the sink: what stands between escapes is short, so that the sink is not called for each.
-struct Gather<F> {
-    sink: F,
-    bytes: [u8; GATHER_BYTES],
+/// Decoded bytes on their way to the sink, so that it is not called for each stretch between two escapes.
+struct Buffer {
+    bytes: [u8; BUFFER_BYTES],
     len: usize,
 }
 
-const GATHER_BYTES: usize = 512;
+const BUFFER_BYTES: usize = 512;
 /// Longer stretches go to the sink from where they stand.
-const GATHER_STRETCH: usize = 128;
+const MAX_PLAIN: usize = 128;
+/// A stretch, a block and what its last escape stands for. Decoding makes nothing longer.
+const BUFFER_ROOM: usize = MAX_PLAIN + BLOCK + STEP;
+/// Stretches are copied in steps of this many bytes; mostly one is enough.
+const STEP: usize = 16;
+const WINDOW: usize = BLOCK + STEP;
 
-impl<F: FnMut(&[u8])> Gather<F> {
-    /// Copies of a fixed length need no loop; what they copy too much is overwritten by what follows.
-    #[inline(always)]
-    fn stretch(&mut self, text: &[u8], from: usize, to: usize) {
-        let len = to.saturating_sub(from);
-        if !(len <= 16 && self.step::<16>(text, from, len) || len <= 64 && self.step::<64>(text, from, len)) {
-            self.long_stretch(text.get(from..to).unwrap_or_default());
-        }
+impl Buffer {
+    fn take(&mut self) -> &[u8] {
+        &self.bytes[..std::mem::take(&mut self.len)]
     }
 
-    /// Takes the first `len` of `N` bytes, if there is room for all of them and there are so many.
-    #[inline(always)]
-    fn step<const N: usize>(&mut self, text: &[u8], from: usize, len: usize) -> bool {
-        if let Some(place) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut::<N>)
-            && let Some(source) = text.get(from..).and_then(<[u8]>::first_chunk)
-        {
-            *place = *source;
-            self.len += len;
-            return true;
-        }
-        false
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
     }
 
-    #[inline(never)]
-    fn long_stretch(&mut self, plain: &[u8]) {
-        if plain.len() > GATHER_STRETCH {
-            self.flush();
-            return (self.sink)(plain);
+    /// Decodes the block at `base` with the backslashes `marks`; answers where it ends, or its last escape.
+    fn decode_block(&mut self, text: &[u8], base: usize, mut marks: u64) -> usize {
+        let mut room = [0; WINDOW];
+        let window = window(text, base, &mut room);
+        let end = BLOCK.min(text.len() - base);
+        let mut done = 0;
+        while marks != 0 {
+            let place = first(marks) % BLOCK;
+            marks = without_escape(marks, place);
+            // The second half of a pair of surrogates was decoded with the first.
+            if place < done {
+                continue;
+            }
+            self.copy(window, done, place);
+            let letter = window[place + 1];
+            if letter == b'u' {
+                done = self.unicode(text, base + place + 2) - base;
+            } else {
+                self.bytes[self.len % BUFFER_BYTES] = MEANING[usize::from(letter)];
+                self.len += 1;
+                done = place + 2;
+            }
         }
-        if self.len + plain.len() > GATHER_BYTES {
-            self.flush();
-        }
-        self.bytes[self.len..][..plain.len()].copy_from_slice(plain);
-        self.len += plain.len();
+        self.copy(window, done, end);
+        base + done.max(end)
     }
 
+    /// Takes the bytes between two places of the window. What a step copies too much is overwritten by what follows.
     #[inline(always)]
-    fn byte(&mut self, byte: u8) {
-        if self.len == GATHER_BYTES {
-            self.flush();
+    fn copy(&mut self, window: &[u8; WINDOW], from: usize, to: usize) {
+        let (mut source, mut place) = (from, self.len);
+        self.len += to.saturating_sub(from);
+        loop {
+            if let Some(step) = window.get(source..).and_then(<[u8]>::first_chunk::<STEP>)
+                && let Some(room) = self.bytes.get_mut(place..).and_then(<[u8]>::first_chunk_mut)
+            {
+                *room = *step;
+            }
+            (source, place) = (source + STEP, place + STEP);
+            if source >= to {
+                return;
+            }
         }
-        if let Some(place) = self.bytes.get_mut(self.len) {
-            *place = byte;
-        }
-        self.len += 1;
     }
 
     /// Decodes the digits of a `\u` at `at`, with those of the other half of a pair; answers where they end.
@@ -140,14 +142,9 @@ impl<F: FnMut(&[u8])> Gather<F> {
     /// UTF-8, generalised to lone surrogates (WTF-8).
     fn code_point(&mut self, code: u32) {
         if let Some(char) = char::from_u32(code) {
-            return self.long_stretch(char.encode_utf8(&mut [0; 4]).as_bytes());
+            return self.push(char.encode_utf8(&mut [0; 4]).as_bytes());
         }
-        self.long_stretch(&[0xe0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3f) as u8, 0x80 | (code & 0x3f) as u8]);
-    }
-
-    fn flush(&mut self) {
-        (self.sink)(&self.bytes[..self.len]);
-        self.len = 0;
+        self.push(&[0xe0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3f) as u8, 0x80 | (code & 0x3f) as u8]);
     }
 }
 

@@ -1,15 +1,10 @@
 //! Where strings end.
 //!
-//! Knows the text and the marks of one block of it. The position is the caller's: only so does it live in a register
-//! from string to string. Invariant: a search begins right behind a string's opening quote, so a block that begins
-//! there needs nothing of what stands before it.
+//! Knows the text and the marks of one block of it: its quotes and backslashes. Invariant: a search begins behind a
+//! string's opening quote or behind an escape, so that what stands before it decides nothing.
 
-use super::block::Marks;
-use super::escape::fault;
-use memchr::memchr2;
-
-/// After this many blocks of plain text a call into `memchr` pays.
-const PLAIN_BLOCKS: usize = 3;
+use super::block::{BLOCK, first, marks_at, next_marks, window, without_escape};
+use super::escape::{is_escape, is_short};
 
 /// A piece of the body.
 #[derive(Clone, Copy, Debug)]
@@ -23,59 +18,69 @@ pub(super) struct Span {
 /// A search of which the marks are kept from one string to the next.
 pub(super) struct Strings<'b> {
     text: &'b [u8],
-    marks: Marks,
+    /// Where the block begins; behind all text when there is none yet.
+    base: usize,
+    marks: u64,
 }
 
 impl<'b> Strings<'b> {
     #[inline(always)]
     pub(super) fn new(text: &'b [u8]) -> Self {
-        Self { text, marks: Marks::NONE }
+        Self { text, base: usize::MAX / 2, marks: 0 }
+    }
+
+    #[inline(always)]
+    fn covers(&self, at: usize) -> bool {
+        at.wrapping_sub(self.base) < BLOCK
     }
 
     /// The position of the quote that ends the string whose first byte is at `at`, when that quote is near and no escape
     /// stands before it: most names and many values.
     #[inline(always)]
     pub(super) fn near_end(&mut self, at: usize) -> Option<usize> {
-        if !self.marks.cover(at) {
+        if !self.covers(at) {
             self.turn_to(at);
         }
-        let (len, escapes, quote) = self.marks.stretch(at);
-        (quote && escapes == 0).then_some(at + len)
+        let ahead = self.marks >> (at.wrapping_sub(self.base) % BLOCK);
+        let end = at + first(ahead);
+        (ahead != 0 && self.text.get(end) == Some(&b'"')).then_some(end)
     }
 
     #[inline(never)]
     fn turn_to(&mut self, at: usize) {
-        self.marks.set(self.text, at, false);
+        self.base = at;
+        self.marks = marks_at::<b'"', b'\\'>(self.text, at);
     }
 
     /// The same for any string, after `near_end` did not find it: the quote's position, and whether escapes stand before
-    /// it. `Err` at the first escape that is none, when they are checked, or at `at` when no quote follows.
+    /// it. `Err` at the first escape that is none, when they are checked, or at `start` when no quote follows.
     #[inline(never)]
     pub(super) fn end(&mut self, start: usize, checked: bool) -> Result<(usize, bool), usize> {
-        let (mut at, mut escaped, mut plain) = (start, false, 0);
+        let (mut at, mut escaped) = (start, false);
         loop {
-            let (len, escapes, quote) = self.marks.stretch(at);
-            if escapes != 0 {
-                escaped = true;
-                if let Some(found) = checked.then(|| fault(self.text, at, escapes)).flatten() {
-                    return Err(found);
+            if !self.covers(at) {
+                (self.base, self.marks) = next_marks::<b'"', b'\\'>(self.text, at).ok_or(start)?;
+                at = self.base;
+            }
+            // The marks from `at` on, and room for the byte behind the last of them.
+            let mut marks = self.marks & (u64::MAX << (at.wrapping_sub(self.base) % BLOCK));
+            let mut room = [0; BLOCK + 1];
+            let bytes = window(self.text, self.base, &mut room);
+            let mut behind = BLOCK;
+            while marks != 0 {
+                let place = first(marks) % BLOCK;
+                if bytes[place] == b'"' {
+                    return Ok((self.base + place, escaped));
                 }
+                if checked && !is_short(bytes[place + 1]) && !is_escape(self.text, self.base + place) {
+                    return Err(self.base + place);
+                }
+                escaped = true;
+                behind = place + 2;
+                marks = without_escape(marks, place);
             }
-            at += len;
-            if quote {
-                return Ok((at, escaped));
-            }
-            if at >= self.text.len() {
-                return Err(start);
-            }
-            plain = if self.marks.is_plain() { plain + 1 } else { 0 };
-            if plain > PLAIN_BLOCKS {
-                plain = 0;
-                at += memchr2(b'"', b'\\', &self.text[at..]).ok_or(start)?;
-                self.marks.set(self.text, at, false);
-            } else {
-                self.marks.next(self.text);
-            }
+            // The last escape may reach out of the block.
+            at = self.base + behind.max(BLOCK);
         }
     }
 }

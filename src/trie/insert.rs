@@ -125,6 +125,7 @@ impl Walk<'_> {
             return Step::Refused;
         };
         let node = room.build(start as u32, run, &[]);
+        self.trie.ledger().built(run.len());
         node.view().marks()[0].store(self.mark(run.len()).pack(), Ordering::Relaxed);
         let length = run.len();
         match self.trie.table.publish(node, guard, |twin| self.trie.retire(twin, guard)) {
@@ -140,7 +141,6 @@ impl Walk<'_> {
                 }
             }
         }
-        self.trie.ledger().published(length);
         self.fresh += length as u32;
         Step::On(length)
     }
@@ -157,6 +157,7 @@ impl Walk<'_> {
             return Step::Refused;
         };
         let copy = room.build(node.depth(), node.run(), growth);
+        self.trie.ledger().built(length);
         let cells = copy.view().marks();
         for (cell, mark) in cells.iter().zip(holders::live(node.marks(), slots)) {
             cell.store(mark.pack(), Ordering::Relaxed);
@@ -168,7 +169,6 @@ impl Walk<'_> {
         };
         match self.trie.table.replace(edge, copy) {
             Ok(old) => {
-                self.trie.ledger().published(length);
                 self.trie.retire(old, guard);
                 self.fresh += fresh;
                 Step::On(held)
@@ -182,8 +182,8 @@ impl Walk<'_> {
 
     /// Frees a node that nobody has seen.
     fn discard(&self, node: OwnedNode) {
-        let bytes = node.view().bytes();
+        let (bytes, length) = (node.view().bytes(), node.view().run().len());
         drop(node);
-        self.trie.ledger().release(bytes);
+        self.trie.ledger().discarded(bytes, length);
     }
 }

@@ -147,6 +147,11 @@ fn an_empty_fleet_answers_503_and_seeds_nothing() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
         format!("http://{}", listener.local_addr().expect("address"))
     };
+    let router =
+        Router::start(&["--static-backends", &dead, "--static-models", "m", "--no-static-backend-health-checks"]);
+    assert_eq!(router.post("/v1/completions", &completion("m", &text(2, 5_000))).status, 502);
+    assert_eq!(router.metric("trieway_trie_nodes"), 0.0, "a backend that was not reached holds nothing");
+    drop(router);
     let router = Router::start(&["--static-backends", &dead, "--static-models", "m"]);
     eventually("the dead backend is found", || router.engines().contains("\"state\":\"down\""));
     for _ in 0..5 {

@@ -75,6 +75,9 @@ impl Attempt<'_> {
             Some(pooled) => pooled,
             None => self.connect(client).await?,
         };
+        if let Some(observer) = &self.observer {
+            observer.connected(&client.worker, scratch);
+        }
         let mut answer = Buffer::new(&client.worker.blocks, SMALL);
         loop {
             let reused = upstream.reused;

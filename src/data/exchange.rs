@@ -103,7 +103,6 @@ async fn to_backends(
         let load = shared.fleet.load(backend.slot);
         let holder = Holder { slot: backend.slot, generation: shared.trie.generation(backend.slot) };
         shared.fleet.arrivals.count(worker.index, backend.slot);
-        plan.seed(worker, scratch, holder);
         lane.sent[choice.reason as usize].add(1);
         if !tried.is_empty() {
             lane.retries.add(1);
@@ -111,7 +110,7 @@ async fn to_backends(
         lane.request_bytes.add(request.body().len() as u64);
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
         let in_flight = load.begin(request.body().len() as u64);
-        let observer = Observer { lane, in_flight, dispatched: Instant::now() };
+        let observer = Observer { lane, in_flight, plan, holder, dispatched: Instant::now() };
         let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
         match attempt.run(client, scratch).await {
             Ok(outcome) => {
@@ -121,7 +120,6 @@ async fn to_backends(
             Err(Trouble::Connect(kind, detail)) => {
                 lane.errors[kind as usize].add(1);
                 load.set_unreachable(true);
-                plan.unseed(worker, scratch, holder, choice.matched_bytes);
                 tried.push(backend.slot);
                 last_failure = Some((kind, format!("the backend {} cannot be reached: {detail}", backend.name)));
             }
@@ -148,10 +146,17 @@ fn count_answer(lane: &Lane, outcome: &Outcome, started: Instant) {
 pub(super) struct Observer<'a> {
     pub(super) lane: &'a Lane,
     pub(super) in_flight: crate::fleet::load::InFlight<'a>,
+    plan: &'a Plan,
+    holder: Holder,
     dispatched: Instant,
 }
 
 impl Observer<'_> {
+    /// There is a connection on which the request is going to be sent.
+    pub(super) fn connected(&self, worker: &Worker, scratch: &Scratch) {
+        self.plan.seed(worker, scratch, self.holder);
+    }
+
     /// The first byte of the answer is here.
     pub(super) fn first_byte(&mut self) {
         self.in_flight.first_byte();

@@ -115,18 +115,11 @@ impl Plan {
         }
     }
 
-    /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike.
+    /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike. Called once
+    /// there is a connection: a backend that cannot be reached must not be believed to hold anything.
     pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
         if self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty() {
             worker.shared.trie.insert(scratch.chunks.key(), holder);
-        }
-    }
-
-    /// Takes back what `seed` marked: the backend did not get the prompt.
-    pub(super) fn unseed(&self, worker: &Worker, scratch: &Scratch, holder: Holder, matched_bytes: u64) {
-        if self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty() {
-            let kept = matched_bytes / worker.shared.config.routing.prefix_chunk_bytes as u64;
-            worker.shared.trie.forget(scratch.chunks.key(), holder, kept as usize);
         }
     }
 

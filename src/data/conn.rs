@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::client::Client;
-use super::exchange::{After, serve_one};
+use super::exchange::After;
 use super::socket::Socket;
 use super::worker::{Counted, Worker};
 
@@ -27,8 +27,9 @@ async fn requests(worker: Rc<Worker>, socket: Socket, address: String) {
     let mut client = Client::new(Rc::clone(&worker), socket, address);
     let mut limit = times.client_head;
     while client.wait_for_request(limit).await {
-        // Boxed: the state of a running request is many times that of a waiting connection.
-        match Box::pin(serve_one(&mut client)).await {
+        let after;
+        (client, after) = worker.turns.serve(client).await;
+        match after {
             After::KeepAlive => limit = times.client_idle,
             After::Close => break,
             After::Linger => {

@@ -24,6 +24,7 @@ mod request;
 mod ring;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
 mod socket;
+mod turn;
 mod upstream;
 mod worker;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::buffer::Blocks;
 use super::deadline::Deadlines;
 use super::lease::Leases;
+use super::turn::Turns;
 use super::upstream::Pools;
 use crate::fleet::snapshot::Snapshot;
 use crate::http::limits::Limits;
@@ -26,6 +27,7 @@ pub(super) struct Worker {
     pub(super) limits: Limits,
     pub(super) blocks: Rc<Blocks>,
     pub(super) leases: Leases,
+    pub(super) turns: Turns,
     pub(super) deadlines: Rc<Deadlines>,
     pub(super) pools: RefCell<Pools>,
     snapshot: RefCell<Rc<View>>,
@@ -54,6 +56,7 @@ impl Worker {
             limits: Limits { head_bytes: shared.config.max_head_bytes, ..Limits::default() },
             blocks: Rc::default(),
             leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
+            turns: Turns::default(),
             deadlines: Deadlines::new(),
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
             snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),

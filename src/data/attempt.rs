@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::lease::Scratch;
 use super::relay::{self, Answer};
 use super::request::{Request, Seen};
+use super::sabotage;
 use super::socket::Got;
 use super::upstream::{ConnectFailure, Target, Upstream};
 use crate::http::forward::{self, OutFraming, RequestOut, ResponseOut};
@@ -38,6 +39,8 @@ pub(super) struct Outcome {
 pub(super) enum Trouble {
     /// No connection: nothing was started.
     Connect(ErrorKind, String),
+    /// Neither was anything sent, but the backend is not to blame.
+    Unsent(Failure),
     Failure(Failure),
 }
 
@@ -107,7 +110,7 @@ impl Attempt<'_> {
         }
         Upstream::connect(client, self.target).await.map_err(|failure| match failure {
             ConnectFailure::Backend(kind, detail) => Trouble::Connect(kind, detail),
-            ConnectFailure::Client(failure) => Trouble::Failure(failure),
+            ConnectFailure::NotTheBackend(failure) => Trouble::Unsent(failure),
         })
     }
 
@@ -281,6 +284,7 @@ impl Attempt<'_> {
             chunked: framing == OutFraming::Chunked,
             lane: self.observer.as_ref().map(|observer| observer.lane),
         };
+        sabotage::strike("answering", &scratch.request, self.request.head());
         let relayed = relay::relay(client, &mut upstream.socket, &mut bytes, &answer).await;
         match relayed {
             Ok(true) if begun.sent_whole && begun.framing.keep_alive => upstream.release(&client.worker, self.target),

@@ -40,8 +40,9 @@ fn refuse(line: &str) -> ExitCode {
     ExitCode::from(BAD_START)
 }
 
-fn start(config: Config) -> Result<(Control, &'static Shared), String> {
-    let _ = rlimit::increase_nofile_limit(u64::MAX);
+fn start(mut config: Config) -> Result<(Control, &'static Shared), String> {
+    let descriptors = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);
+    let fewer_connections = data::fit(&mut config, descriptors);
     let (driver, why_not_uring) = data::pick(config.io, config.workers)?;
     let trie =
         Trie::new(&trie::Options { memory_bytes: config.routing.prefix_memory_bytes, slots: config::MAX_BACKENDS })
@@ -54,6 +55,9 @@ fn start(config: Config) -> Result<(Control, &'static Shared), String> {
     data::start(shared, listeners, driver)?;
     if let Some(why) = why_not_uring {
         tracing::warn!("running on epoll: {why}");
+    }
+    if let Some(line) = fewer_connections {
+        tracing::warn!("{line}");
     }
     tracing::info!("trieway {} listening on {shown}: {}", env!("CARGO_PKG_VERSION"), summary(&shared.config, driver));
     Ok((control, shared))

@@ -19,6 +19,8 @@ pub struct Shared {
     pub io_mode: &'static str,
     /// Open client connections, over all workers.
     pub connections: AtomicUsize,
+    /// Workers that still take connections off their listening sockets.
+    pub listening: AtomicUsize,
     phase: AtomicU8,
 }
 
@@ -40,6 +42,7 @@ impl Shared {
             control_socket,
             io_mode,
             connections: AtomicUsize::new(0),
+            listening: AtomicUsize::new(0),
             phase: AtomicU8::new(Phase::Running as u8),
             config,
         }

@@ -44,12 +44,13 @@ pub(super) fn signals() -> mpsc::Receiver<&'static str> {
 pub(super) async fn wait(shared: &Shared, mut signals: mpsc::Receiver<&'static str>) -> ExitReason {
     let name = next(&mut signals).await;
     let open = || shared.connections.load(Ordering::Acquire);
+    let listening = || shared.listening.load(Ordering::Acquire);
     let limit = shared.config.times.drain;
     tracing::info!("{name}: draining for up to {limit:?}, a second signal ends at once; open connections: {}", open());
     shared.drain();
     let reason = tokio::select! {
         _ = next(&mut signals) => ExitReason::Interrupted { connections: open() },
-        reason = drained(&open, limit) => reason,
+        reason = drained(&open, &listening, limit) => reason,
     };
     match reason {
         ExitReason::Drained => tracing::info!("drained: every connection has ended"),
@@ -71,15 +72,19 @@ async fn next(signals: &mut mpsc::Receiver<&'static str>) -> &'static str {
     }
 }
 
-async fn drained(open: &impl Fn() -> usize, limit: Duration) -> ExitReason {
+/// `listening`: workers whose accept queues are not emptied yet; who waits there is served, too.
+async fn drained(open: &impl Fn() -> usize, listening: &impl Fn() -> usize, limit: Duration) -> ExitReason {
     let end = Instant::now() + limit;
     loop {
         // The workers look at the phase between two requests: a connection accepted just before it changed counts.
         tokio::time::sleep(LOOK_EVERY).await;
-        match open() {
-            0 => return ExitReason::Drained,
-            connections if Instant::now() >= end => return ExitReason::TimeUp { connections },
-            _ => {}
+        // In this order: what left an accept queue in between is counted as open.
+        let (listening, connections) = (listening(), open());
+        if listening == 0 && connections == 0 {
+            return ExitReason::Drained;
+        }
+        if Instant::now() >= end {
+            return ExitReason::TimeUp { connections };
         }
     }
 }

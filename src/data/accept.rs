@@ -4,13 +4,12 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use socket2::{Domain, Protocol, SockAddr, Type};
 
 use super::conn;
-use super::socket::Socket;
+use super::socket::{EXHAUSTED_PAUSE, Socket, is_exhaustion};
 use super::worker::{TICK, Worker};
 use crate::config::Listen;
 use crate::http::head::Version;
@@ -20,9 +19,6 @@ const BACKLOG: i32 = 4096;
 
 /// Accepts in a row before the worker's other tasks get their turn.
 const BATCH: usize = 64;
-
-/// Pause when the process or the machine has no descriptor or memory left for another connection.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 /// One listening socket a worker, and where they listen.
 pub struct Listeners {
@@ -106,6 +102,8 @@ pub(super) async fn run(worker: Rc<Worker>, listener: socket2::Socket) -> io::Re
         let draining = worker.draining();
         let emptied = accept_batch(&worker, &listener).await;
         if draining && emptied {
+            drop(listener);
+            worker.shared.listening.fetch_sub(1, Release);
             return Ok(());
         }
     }
@@ -127,10 +125,6 @@ async fn accept_batch(worker: &Rc<Worker>, listener: &Socket) -> bool {
         }
     }
     false
-}
-
-fn is_exhaustion(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 fn admit(worker: &Rc<Worker>, socket: socket2::Socket, address: &SockAddr) {

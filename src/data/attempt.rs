@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::lease::Scratch;
 use super::relay::{self, Answer};
 use super::request::{Request, Seen};
+use super::sabotage;
 use super::socket::Got;
 use super::upstream::{ConnectFailure, Target, Upstream};
 use crate::http::forward::{self, OutFraming, RequestOut, ResponseOut};
@@ -110,7 +111,7 @@ impl Attempt<'_> {
         }
         Upstream::connect(client, self.target).await.map_err(|failure| match failure {
             ConnectFailure::Backend(kind, detail) => Trouble::Connect(kind, detail),
-            ConnectFailure::Client(failure) => Trouble::Failure(failure),
+            ConnectFailure::NotTheBackend(failure) => Trouble::Failure(failure),
         })
     }
 
@@ -287,6 +288,7 @@ impl Attempt<'_> {
             chunked: framing == OutFraming::Chunked,
             lane: self.observer.as_ref().map(|observer| observer.lane),
         };
+        sabotage::strike("answering", &scratch.request, self.request.head());
         let relayed = relay::relay(client, &mut upstream.socket, &mut bytes, &answer).await;
         match relayed {
             Ok(true) if begun.sent_whole && begun.framing.keep_alive => upstream.release(&client.worker, self.target),

@@ -4,7 +4,10 @@
 //! store. The worker's tick looks through the table and shuts down what is overdue, either its reading side alone (the
 //! peer can still be told why) or all of it; the task that waits on that socket wakes, reads an end and unwinds by its
 //! ordinary path. An entry belongs to its socket from registration until just
-//! before the descriptor is closed, so no reused descriptor can be hit. Deadlines are exact to one tick.
+//! before the descriptor is closed, so no reused descriptor can be hit.
+//!
+//! A time runs from the first tick after it was set: it is never cut short, not even when the worker was busy for long
+//! before, and it ends at most two ticks late.
 
 use std::cell::{Cell, RefCell};
 use std::net::Shutdown;
@@ -28,7 +31,9 @@ pub(super) enum Ends {
 
 struct Entry {
     fd: RawFd,
+    /// When it is due; while `fresh`, how long after the next tick.
     due_ms: Cell<u64>,
+    fresh: Cell<bool>,
     ends: Cell<Ends>,
     fired: Cell<bool>,
     used: bool,
@@ -36,7 +41,7 @@ struct Entry {
 
 pub(super) struct Deadlines {
     start: Instant,
-    /// The time of the last tick; deadlines count from it.
+    /// The time of the last tick.
     now_ms: Cell<u64>,
     entries: RefCell<Vec<Entry>>,
     free: RefCell<Vec<u32>>,
@@ -59,8 +64,14 @@ impl Deadlines {
     }
 
     pub(super) fn register(table: &Rc<Self>, fd: RawFd) -> Ticket {
-        let entry =
-            Entry { fd, due_ms: Cell::new(NEVER), ends: Cell::new(Ends::All), fired: Cell::new(false), used: true };
+        let entry = Entry {
+            fd,
+            due_ms: Cell::new(NEVER),
+            fresh: Cell::new(false),
+            ends: Cell::new(Ends::All),
+            fired: Cell::new(false),
+            used: true,
+        };
         let mut entries = table.entries.borrow_mut();
         let index = match table.free.borrow_mut().pop() {
             Some(index) => {
@@ -79,7 +90,12 @@ impl Deadlines {
     pub(super) fn tick(&self) {
         let now_ms = self.start.elapsed().as_millis() as u64;
         self.now_ms.set(now_ms);
-        self.end(|entry| entry.due_ms.get() <= now_ms);
+        self.end(|entry| {
+            if entry.fresh.take() {
+                entry.due_ms.set(now_ms + entry.due_ms.get());
+            }
+            entry.due_ms.get() <= now_ms
+        });
     }
 
     /// Shuts down every connection that waits for its next request.
@@ -90,6 +106,7 @@ impl Deadlines {
     fn end(&self, overdue: impl Fn(&Entry) -> bool) {
         for entry in self.entries.borrow().iter().filter(|entry| overdue(entry) && entry.used) {
             entry.due_ms.set(NEVER);
+            entry.fresh.set(false);
             entry.fired.set(true);
             let how = if entry.ends.get() == Ends::Reading { Shutdown::Read } else { Shutdown::Both };
             // SAFETY: a used entry's descriptor is open: its ticket is dropped before its socket is.
@@ -108,12 +125,15 @@ impl Ticket {
     /// The deadline is that far from now; what it ends is `ends`.
     pub(super) fn set(&self, time: Duration, ends: Ends) {
         let entry = &self.table.entries.borrow()[self.index as usize];
-        entry.due_ms.set(self.table.now_ms.get() + time.as_millis() as u64);
+        entry.due_ms.set(time.as_millis() as u64);
+        entry.fresh.set(true);
         entry.ends.set(ends);
     }
 
     pub(super) fn clear(&self) {
-        self.table.entries.borrow()[self.index as usize].due_ms.set(NEVER);
+        let entry = &self.table.entries.borrow()[self.index as usize];
+        entry.due_ms.set(NEVER);
+        entry.fresh.set(false);
     }
 
     pub(super) fn fired(&self) -> bool {
@@ -148,6 +168,9 @@ mod tests {
         late_ticket.set(Duration::from_millis(1), Ends::Reading);
         idle_ticket.set(Duration::from_millis(1), Ends::Reading);
         idle_ticket.clear();
+        std::thread::sleep(Duration::from_millis(3));
+        table.tick();
+        assert!(!late_ticket.fired(), "a time runs from the first tick on");
         std::thread::sleep(Duration::from_millis(3));
         table.tick();
         assert!(late_ticket.fired() && !idle_ticket.fired());

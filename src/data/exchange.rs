@@ -11,6 +11,7 @@ use super::lease::Scratch;
 use super::paths::Destination;
 use super::plan::Plan;
 use super::request::{Request, Seen};
+use super::sabotage;
 use super::upstream::Target;
 use super::worker::Worker;
 use crate::http::head::{Method, Version};
@@ -60,6 +61,7 @@ async fn exchange(
     let started = Instant::now();
     worker.shard().requests.add(1);
     let request = Request::read(client, scratch, head_len, seen).await?;
+    sabotage::strike("read", &scratch.request, request.head());
     if request.destination == Destination::Control {
         worker.shard().control.add(1);
         return to_control(client, scratch, &request, *seen).await.map(Some);
@@ -110,6 +112,7 @@ async fn to_backends(
         lane.request_bytes.add(request.body().len() as u64);
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
         let in_flight = load.begin(request.body().len() as u64);
+        sabotage::strike("chosen", &scratch.request, request.head());
         let observer = Observer { lane, in_flight, plan, holder, dispatched: Instant::now() };
         let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
         match attempt.run(client, scratch).await {
@@ -123,18 +126,20 @@ async fn to_backends(
                 tried.push(backend.slot);
                 last_failure = Some((kind, format!("the backend {} cannot be reached: {detail}", backend.name)));
             }
-            Err(Trouble::Failure(failure)) => {
-                if let Some(kind) = failure.error_kind() {
-                    lane.errors[kind as usize].add(1);
-                }
-                return Err(failure);
-            }
+            Err(Trouble::Failure(failure)) => return Err(counted(lane, failure)),
         }
     }
     Err(match last_failure {
         Some((kind, detail)) => Failure::Upstream(kind, detail.into()),
         None => Failure::Refused(plan.nobody()),
     })
+}
+
+fn counted(lane: &Lane, failure: Failure) -> Failure {
+    if let Some(kind) = failure.error_kind() {
+        lane.errors[kind as usize].add(1);
+    }
+    failure
 }
 
 fn count_answer(lane: &Lane, outcome: &Outcome, started: Instant) {

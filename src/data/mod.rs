@@ -9,6 +9,7 @@
 
 mod accept;
 mod attempt;
+mod budget;
 mod buffer;
 mod client;
 mod conn;
@@ -22,6 +23,7 @@ mod plan;
 mod relay;
 mod request;
 mod ring;
+mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
 mod socket;
 mod turn;
@@ -34,6 +36,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 pub use accept::{Listeners, listen};
+pub use budget::fit;
 pub use ring::{Driver, pick};
 
 use crate::shared::Shared;
@@ -46,6 +49,7 @@ use worker::Worker;
 pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> Result<(), String> {
     let (report, reports) = mpsc::channel();
     let workers = listeners.sockets.len();
+    shared.listening.store(workers, Ordering::Relaxed);
     for (index, listener) in listeners.sockets.into_iter().enumerate() {
         let report = report.clone();
         let run = move || run(shared, index, listener, driver, report);

@@ -25,6 +25,9 @@ use super::deadline::{Deadlines, Ends, Ticket};
 /// Unacknowledged bytes and keep-alive probes without an answer for this long mean that the peer is gone.
 const SILENT_PEER: Duration = Duration::from_secs(30);
 
+/// Pause when the process or the machine has no descriptor or memory left for another connection.
+pub(super) const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
 /// Reads in a row before the worker's other tasks get their turn: a peer that always has bytes must not starve them.
 const READS_IN_A_ROW: u8 = 16;
 
@@ -221,6 +224,11 @@ impl Socket {
     pub(super) fn reset_on_close(&self) {
         let _ = SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO));
     }
+}
+
+/// Nothing is wrong with the peer: there is no descriptor or memory left here.
+pub(super) fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// A non-blocking TCP socket that is connecting to `address`; wait until it is writable, then ask `connect_error`.

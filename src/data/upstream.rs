@@ -3,12 +3,13 @@
 //! A pool a worker and target, last in, first out. A connection goes back only when its response was framed to its end,
 //! nothing is left over and the request was sent whole; at checkout it must still be silent.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::client::Client;
-use super::failure::Failure;
-use super::socket::{Got, Socket, connect_tcp, connect_unix};
+use super::failure::{Failure, Refusal};
+use super::socket::{EXHAUSTED_PAUSE, Got, Socket, connect_tcp, connect_unix, is_exhaustion};
 use super::worker::Worker;
 use crate::fleet::snapshot::Backend;
 use crate::metrics::shard::ErrorKind;
@@ -46,6 +47,10 @@ impl Pools {
         }
     }
 
+    fn clear(&mut self) {
+        self.0.iter_mut().for_each(Vec::clear);
+    }
+
     /// Closes what has been unused for longer than `limit`.
     pub(super) fn expire(&mut self, now_ms: u64, limit: Duration) {
         let limit_ms = limit.as_millis() as u64;
@@ -69,7 +74,8 @@ pub(super) struct Upstream {
 pub(super) enum ConnectFailure {
     /// Nothing was sent: another backend may be tried.
     Backend(ErrorKind, String),
-    Client(Failure),
+    /// The client has gone, or this process has no descriptor left: the backend is not to blame.
+    NotTheBackend(Failure),
 }
 
 impl Upstream {
@@ -93,14 +99,16 @@ impl Upstream {
     pub(super) async fn connect(client: &mut Client, target: Target<'_>) -> Result<Self, ConnectFailure> {
         match target {
             Target::Control => {
-                let started = connect_unix(&client.worker.shared.control_socket);
+                let worker = client.worker.clone();
+                let started = open(&worker, || connect_unix(&worker.shared.control_socket)).await;
                 Self::finish(client, started, None).await
             }
             Target::Backend(backend) => {
                 let mut failure =
                     ConnectFailure::Backend(ErrorKind::Connect, "its name could not be resolved".to_owned());
                 for &address in &backend.addresses {
-                    match Self::finish(client, connect_tcp(address), Some(address)).await {
+                    let started = open(&client.worker, || connect_tcp(address)).await;
+                    match Self::finish(client, started, Some(address)).await {
                         Err(next @ ConnectFailure::Backend(..)) => failure = next,
                         other => return other,
                     }
@@ -112,13 +120,16 @@ impl Upstream {
 
     async fn finish(
         client: &mut Client,
-        started: std::io::Result<socket2::Socket>,
+        started: io::Result<socket2::Socket>,
         address: Option<SocketAddr>,
     ) -> Result<Self, ConnectFailure> {
-        let failed = |error: std::io::Error| ConnectFailure::Backend(ErrorKind::Connect, error.to_string());
+        let failed = |error: io::Error| match is_exhaustion(&error) {
+            true => ConnectFailure::NotTheBackend(exhausted().into()),
+            false => ConnectFailure::Backend(ErrorKind::Connect, error.to_string()),
+        };
         let socket = Socket::new(started.map_err(failed)?, &client.worker.deadlines).map_err(failed)?;
         socket.due_in(client.worker.shared.config.times.connect);
-        let waited = client.or_gone(socket.writable()).await.map_err(ConnectFailure::Client)?;
+        let waited = client.or_gone(socket.writable()).await.map_err(ConnectFailure::NotTheBackend)?;
         if socket.timed_out() {
             return Err(ConnectFailure::Backend(
                 ErrorKind::ConnectTimeout,
@@ -139,4 +150,22 @@ impl Upstream {
             pool.push(Idle { socket: self.socket, address: self.address, since_ms: worker.deadlines.now_ms() });
         }
     }
+}
+
+/// Opens a socket. When there are no descriptors left, the worker's unused connections go first, and after a pause it is
+/// tried once more.
+async fn open(worker: &Worker, make: impl Fn() -> io::Result<socket2::Socket>) -> io::Result<socket2::Socket> {
+    match make() {
+        Err(error) if is_exhaustion(&error) => {
+            worker.pools.borrow_mut().clear();
+            monoio::time::sleep(EXHAUSTED_PAUSE).await;
+            make()
+        }
+        made => made,
+    }
+}
+
+fn exhausted() -> Refusal {
+    let message = "the router has no descriptors left for a connection to a backend; try again";
+    Refusal::unavailable("out_of_descriptors", message, 1)
 }

@@ -126,6 +126,23 @@ impl Client {
         (status, head)
     }
 
+    /// What has come of an answer when its first bytes are there; nothing when the connection ended without any.
+    pub fn read_some_head(&mut self) -> Vec<u8> {
+        while self.rest.len() < 16 && self.read_some() {}
+        std::mem::take(&mut self.rest)
+    }
+
+    /// The payload of the next chunk.
+    pub fn next_chunk(&mut self) -> Vec<u8> {
+        let line = self.until(b"\r\n");
+        let line = String::from_utf8(line[..line.len() - 2].to_vec()).expect("ASCII");
+        let size = usize::from_str_radix(&line, 16).unwrap_or_else(|_| panic!("not a chunk size: {line:?}"));
+        assert!(self.fill(size + 2), "the connection ended within a chunk");
+        let chunk = self.rest.drain(..size).collect();
+        assert_eq!(self.rest.drain(..2).collect::<Vec<_>>(), b"\r\n");
+        chunk
+    }
+
     /// Bytes up to and with `end`.
     pub fn until(&mut self, end: &[u8]) -> Vec<u8> {
         loop {

@@ -5,12 +5,14 @@
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test file uses its share")]
 
 pub mod client;
+pub mod leaks;
 pub mod origin;
 pub mod router;
 
 use std::time::{Duration, Instant};
 
 pub use client::{Client, Response};
+pub use leaks::{AtRest, RESTS_SOON};
 pub use origin::{Origin, Received};
 pub use router::Router;
 

@@ -40,6 +40,8 @@ struct Shared {
     /// When a client's end was seen while a handler watched for it.
     gone: Mutex<Vec<Instant>>,
     stop: AtomicBool,
+    /// Requests are taken and nothing is answered, probes included.
+    frozen: AtomicBool,
 }
 
 pub struct Origin {
@@ -55,6 +57,12 @@ pub fn ok(body: &str) -> String {
 impl Peer {
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
+    }
+
+    /// Ends the connection by a reset.
+    pub fn reset(&mut self) -> bool {
+        let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+        false
     }
 
     /// Waits until the router ends the connection, and notes when.
@@ -73,7 +81,10 @@ impl Origin {
 
     /// `handler` answers a request; false ends the connection.
     pub fn start(models: &[&str], handler: impl Fn(&mut Peer, &Received) -> bool + Send + Sync + 'static) -> Self {
-        Self::on(TcpListener::bind("127.0.0.1:0").expect("binds"), models, handler)
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        // The library's backlog is too short for tests that send hundreds of requests at once.
+        socket2::SockRef::from(&listener).listen(2048).expect("a longer backlog");
+        Self::on(listener, models, handler)
     }
 
     /// The same at an address that was in use before: a backend that comes back.
@@ -91,8 +102,12 @@ impl Origin {
         handler: impl Fn(&mut Peer, &Received) -> bool + Send + Sync + 'static,
     ) -> Self {
         let address = listener.local_addr().expect("address");
-        let shared =
-            Arc::new(Shared { received: Mutex::default(), gone: Mutex::default(), stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            received: Mutex::default(),
+            gone: Mutex::default(),
+            stop: AtomicBool::new(false),
+            frozen: AtomicBool::new(false),
+        });
         let list: Vec<_> = models.iter().map(|m| serde_json::json!({"id": m, "object": "model"})).collect();
         let models = ok(&serde_json::json!({"object": "list", "data": list}).to_string());
         let handler = Arc::new(handler);
@@ -127,6 +142,11 @@ impl Origin {
         self.shared.received.lock().expect("received").clear();
     }
 
+    /// Answers nothing any more, not even probes, until it is thawed.
+    pub fn freeze(&self, frozen: bool) {
+        self.shared.frozen.store(frozen, Ordering::SeqCst);
+    }
+
     pub fn gone(&self) -> Vec<Instant> {
         self.shared.gone.lock().expect("gone").clone()
     }
@@ -143,7 +163,11 @@ fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut 
     let _ = peer.stream.set_nodelay(true);
     let mut rest = Vec::new();
     while let Some(received) = read(&mut peer.stream, &mut rest, connection) {
-        if peer.shared.stop.load(Ordering::SeqCst) {
+        let stopped = || peer.shared.stop.load(Ordering::SeqCst);
+        while peer.shared.frozen.load(Ordering::SeqCst) && !stopped() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if stopped() {
             return;
         }
         let probe = ["GET /v1/models ", "GET /health ", "GET /metrics "]

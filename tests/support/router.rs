@@ -24,11 +24,48 @@ pub fn command(flags: &[&str]) -> Command {
     command
 }
 
+/// These flags, on a free port of loopback, with the driver that the test run asks for by `TRIEWAY_TEST_IO`.
+fn local(flags: &[&str]) -> Vec<String> {
+    let mut all: Vec<String> =
+        ["--host", "127.0.0.1", "--port", "0"].iter().chain(flags).map(|&f| f.to_owned()).collect();
+    if let Ok(driver) = std::env::var("TRIEWAY_TEST_IO")
+        && !flags.contains(&"--io")
+    {
+        all.extend(["--io".to_owned(), driver]);
+    }
+    all
+}
+
+/// The binary with flags under which tests talk to it, not yet started.
+pub fn locally(flags: &[&str]) -> Command {
+    let mut command = command(&[]);
+    command.args(local(flags));
+    command
+}
+
+/// The binary under a shell's `limits`, such as `ulimit -n 256`.
+pub fn limited(limits: &str, flags: &[&str]) -> Command {
+    let binary = command(&[]);
+    let mut shell = Command::new("sh");
+    for (name, value) in binary.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.args(["-c", &format!("{limits} && exec \"$0\" \"$@\"")]).arg(binary.get_program()).args(local(flags));
+    shell
+}
+
 impl Router {
     /// Starts the router on a free port of loopback and waits until it listens.
     pub fn start(flags: &[&str]) -> Self {
-        let mut child = command(&["--host", "127.0.0.1", "--port", "0"])
-            .args(flags)
+        Self::start_by(locally(flags))
+    }
+
+    /// The same by a command that ends in running the binary, [`locally`] or [`limited`].
+    pub fn start_by(mut command: Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -67,6 +104,11 @@ impl Router {
         let router = Self::start(&[&["--static-backends", &list][..], flags].concat());
         router.wait_for_backends(backends.len());
         router
+    }
+
+    /// Threads of the process, with those that the kernel runs for it.
+    pub fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("proc").count()
     }
 
     pub fn wait_for_backends(&self, up: usize) {

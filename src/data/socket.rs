@@ -35,6 +35,8 @@ pub(super) struct Socket {
     /// socket may stand behind it.
     io: Rc<TcpStream>,
     reads: Cell<u8>,
+    /// Its close is a reset.
+    resets: Cell<bool>,
 }
 
 /// A wait for readability that can be started again in place.
@@ -86,6 +88,7 @@ impl Socket {
             reader: Box::pin(Wait { make, armed: None }),
             io,
             reads: Cell::new(0),
+            resets: Cell::new(false),
         })
     }
 
@@ -196,8 +199,12 @@ impl Socket {
         self.deadline.fired()
     }
 
-    /// Ends both directions at once, whoever else holds the descriptor.
+    /// Ends both directions at once, whoever else holds the descriptor. One that is to be reset is left to its close: the
+    /// peer would read an ordinary end first.
     pub(super) fn shutdown(&self) {
+        if self.resets.get() {
+            return;
+        }
         let _ = SockRef::from(&self.fd()).shutdown(Shutdown::Both);
     }
 
@@ -207,7 +214,7 @@ impl Socket {
 
     /// Makes the close a reset: a peer that reads until the end must not take the end for a complete answer.
     pub(super) fn reset_on_close(&self) {
-        let _ = SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO));
+        self.resets.set(SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO)).is_ok());
     }
 }
 

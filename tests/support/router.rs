@@ -24,10 +24,16 @@ pub fn command(flags: &[&str]) -> Command {
     command
 }
 
+/// The driver under test: `TRIEWAY_TEST_IO=epoll` or `uring`; unset, the router chooses.
+fn io_flags() -> Vec<String> {
+    std::env::var("TRIEWAY_TEST_IO").map(|io| vec!["--io".to_owned(), io]).unwrap_or_default()
+}
+
 impl Router {
     /// Starts the router on a free port of loopback and waits until it listens.
     pub fn start(flags: &[&str]) -> Self {
         let mut child = command(&["--host", "127.0.0.1", "--port", "0"])
+            .args(io_flags())
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -128,8 +134,17 @@ impl Router {
 
     /// Resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
+        self.memory_kib("VmRSS:")
+    }
+
+    /// The most memory that was ever resident, in KiB.
+    pub fn peak_resident_kib(&self) -> u64 {
+        self.memory_kib("VmHWM:")
+    }
+
+    fn memory_kib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("proc");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+        let line = status.lines().find(|line| line.starts_with(name)).expect("a figure of memory");
         line.split_whitespace().nth(1).expect("value").parse().expect("number")
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct Socket {
     reads: Cell<u8>,
     /// The last read took all there was: the next one would find nothing.
     drained: Cell<bool>,
+    /// Its close is a reset.
+    resets: Cell<bool>,
 }
 
 /// A wait for readability that can be started again in place.
@@ -92,6 +94,7 @@ impl Socket {
             io,
             reads: Cell::new(0),
             drained: Cell::new(false),
+            resets: Cell::new(false),
         })
     }
 
@@ -211,8 +214,12 @@ impl Socket {
         self.deadline.fired()
     }
 
-    /// Ends both directions at once, whoever else holds the descriptor.
+    /// Ends both directions at once, whoever else holds the descriptor. One that is to be reset is left to its close: the
+    /// peer would read an ordinary end first.
     pub(super) fn shutdown(&self) {
+        if self.resets.get() {
+            return;
+        }
         let _ = SockRef::from(&self.fd()).shutdown(Shutdown::Both);
     }
 
@@ -222,7 +229,7 @@ impl Socket {
 
     /// Makes the close a reset: a peer that reads until the end must not take the end for a complete answer.
     pub(super) fn reset_on_close(&self) {
-        let _ = SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO));
+        self.resets.set(SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO)).is_ok());
     }
 }
 

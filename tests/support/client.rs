@@ -78,6 +78,28 @@ impl Client {
         self.send(format!("POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n{fields}Content-Length: {length}\r\n\r\n{body}"))
     }
 
+    /// Sends the pieces one by one, far enough apart to be read one by one.
+    pub fn send_in_pieces<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>) -> &mut Self {
+        for piece in pieces {
+            self.try_send(piece);
+            std::thread::sleep(super::APART);
+        }
+        self
+    }
+
+    /// Leaves by a reset.
+    pub fn reset(self) {
+        super::reset_on_close(&self.stream);
+    }
+
+    /// Whether the connection is still open and silent after a moment.
+    pub fn stays_open(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(super::MOMENT)).expect("option");
+        let quiet = matches!(self.stream.peek(&mut [0; 1]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("option");
+        quiet && self.rest.is_empty()
+    }
+
     pub fn half_close(&mut self) {
         self.stream.shutdown(Shutdown::Write).expect("shuts down");
     }

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test file uses its share")]
 
+pub mod canonical;
 pub mod client;
 pub mod leaks;
 pub mod origin;
@@ -18,6 +19,17 @@ pub use router::Router;
 
 /// Longer than anything that a test waits for on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Between two pieces that are to be read one by one.
+pub const APART: Duration = Duration::from_millis(2);
+
+/// Makes the end of this connection a reset, whoever drops it.
+pub fn reset_on_close(stream: &std::net::TcpStream) {
+    socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("option");
+}
+
+/// A connection that its peer closes within a moment, or not: whether it is open is told by an end or by silence.
+pub const MOMENT: Duration = Duration::from_millis(60);
 
 /// Waits until `condition` holds.
 ///

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::canonical;
+
 /// One request as the backend got it.
 #[derive(Clone, Debug)]
 pub struct Received {
@@ -37,6 +39,8 @@ pub struct Peer {
 
 struct Shared {
     received: Mutex<Vec<Received>>,
+    /// Everything that came, a connection an entry.
+    streams: Mutex<Vec<Vec<u8>>>,
     /// When a client's end was seen while a handler watched for it.
     gone: Mutex<Vec<Instant>>,
     stop: AtomicBool,
@@ -59,10 +63,13 @@ impl Peer {
         self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
-    /// Ends the connection by a reset.
-    pub fn reset(&mut self) -> bool {
-        let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
-        false
+    /// Sends the pieces one by one, far enough apart to be read one by one.
+    pub fn send_in_pieces<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        pieces.into_iter().all(|piece| {
+            let sent = self.send(piece);
+            std::thread::sleep(super::APART);
+            sent
+        })
     }
 
     /// Waits until the router ends the connection, and notes when.
@@ -70,6 +77,12 @@ impl Peer {
         let mut bytes = [0; 4096];
         while matches!(self.stream.read(&mut bytes), Ok(n) if n > 0) {}
         self.shared.gone.lock().expect("gone").push(Instant::now());
+    }
+
+    /// Makes the connection's end a reset. Returns false, so that a handler can end with it.
+    pub fn reset(&mut self) -> bool {
+        super::reset_on_close(&self.stream);
+        false
     }
 }
 
@@ -104,6 +117,7 @@ impl Origin {
         let address = listener.local_addr().expect("address");
         let shared = Arc::new(Shared {
             received: Mutex::default(),
+            streams: Mutex::default(),
             gone: Mutex::default(),
             stop: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
@@ -117,6 +131,7 @@ impl Origin {
                 if accepting.stop.load(Ordering::SeqCst) {
                     return;
                 }
+                accepting.streams.lock().expect("streams").push(Vec::new());
                 let Ok(stream) = stream else { continue };
                 let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
                 std::thread::spawn(move || serve(Peer { stream, shared }, connection, &models, &*handler));
@@ -147,6 +162,16 @@ impl Origin {
         self.shared.frozen.store(frozen, Ordering::SeqCst);
     }
 
+    /// Every request that came, read once more from the connections' bytes by a reader of its own. Requests that were cut
+    /// off by the router are left out, and so are probes.
+    ///
+    /// # Panics
+    /// When what came on a connection is anything else than one canonical request after another.
+    pub fn canonical(&self) -> Vec<canonical::Request> {
+        let streams = self.shared.streams.lock().expect("streams");
+        streams.iter().flat_map(|stream| canonical::requests(stream, &self.address.to_string())).collect()
+    }
+
     pub fn gone(&self) -> Vec<Instant> {
         self.shared.gone.lock().expect("gone").clone()
     }
@@ -162,9 +187,11 @@ impl Drop for Origin {
 fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut Peer, &Received) -> bool) {
     let _ = peer.stream.set_nodelay(true);
     let mut rest = Vec::new();
-    while let Some(received) = read(&mut peer.stream, &mut rest, connection) {
-        let stopped = || peer.shared.stop.load(Ordering::SeqCst);
-        while peer.shared.frozen.load(Ordering::SeqCst) && !stopped() {
+    let shared = Arc::clone(&peer.shared);
+    let record = |bytes: &[u8]| shared.streams.lock().expect("streams")[connection].extend_from_slice(bytes);
+    while let Some(received) = read(&mut peer.stream, &mut rest, connection, &record) {
+        let stopped = || shared.stop.load(Ordering::SeqCst);
+        while shared.frozen.load(Ordering::SeqCst) && !stopped() {
             std::thread::sleep(Duration::from_millis(10));
         }
         if stopped() {
@@ -188,11 +215,12 @@ fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut 
 }
 
 /// Reads one request; it must have at most one `Content-Length` and no other framing.
-fn read(stream: &mut TcpStream, rest: &mut Vec<u8>, connection: usize) -> Option<Received> {
+fn read(stream: &mut TcpStream, rest: &mut Vec<u8>, connection: usize, record: &dyn Fn(&[u8])) -> Option<Received> {
     let mut bytes = [0; 65536];
     let mut more = |rest: &mut Vec<u8>| match stream.read(&mut bytes) {
         Ok(n) if n > 0 => {
             rest.extend_from_slice(&bytes[..n]);
+            record(&bytes[..n]);
             true
         }
         _ => false,

@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn the_only_mark_is_found_anywhere() {
         for len in 0..900 {
-            let text = [&vec![b'a'; len][..], b"\\", &vec![b'\xff'; 90]].concat();
+            let text = [&vec![b'a'; len][..], b"\\", &[b'\xff'; 90]].concat();
             let (base, marks) = next_marks::<b'\\', b'\\'>(&text, 0).expect("a mark");
             assert_eq!((base + first(marks), marks.count_ones()), (len, 1));
             assert_eq!(next_marks::<b'\\', b'\\'>(&text, len + 1), None);

@@ -24,7 +24,7 @@ fn padded(rest: &[u8]) -> u64 {
 fn leading_digits(word: u64) -> usize {
     let values = word ^ (ONES * u64::from(b'0'));
     // Seven bits of each byte cannot overflow into the next one.
-    let others = ((values & !HIGHS) + ONES * (0x80 - 10) | values) & HIGHS;
+    let others = (((values & !HIGHS) + ONES * (0x80 - 10)) | values) & HIGHS;
     others.trailing_zeros() as usize / 8
 }
 

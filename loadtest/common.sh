@@ -6,6 +6,9 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/trieway.XXXXXX")
 children=()
+# Children also end when the script is killed in a way that it cannot see, where util-linux can arrange it.
+leash=""
+if command -v setpriv >/dev/null; then leash="setpriv --pdeathsig TERM"; fi
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -25,6 +28,17 @@ stop() {
   wait "$1" 2>/dev/null || true
 }
 
+# Runs a command to its end; a signal to the script ends it at once, which it would not in the foreground. (Not for cargo:
+# its compilers only end with the terminal's own signal, which reaches the foreground alone.)
+run() {
+  $leash "$@" &
+  local pid=$! status=0
+  children+=("$pid")
+  wait "$pid" || status=$?
+  unset 'children[-1]'
+  return "$status"
+}
+
 stop_all() {
   for pid in "${children[@]}"; do stop "$pid"; done
   children=()
@@ -35,15 +49,16 @@ clean_up() {
   rm -rf "$work"
 }
 trap clean_up EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
 build() {
   command -v cargo >/dev/null || fail "cargo is missing: install a Rust toolchain, https://rustup.rs"
   say "Building (the first time takes some minutes) …"
-  (cd "$root" && cargo build --release --locked --package trieway --package trieway-loadtest) \
+  cargo build --manifest-path "$root/Cargo.toml" --release --locked --package trieway --package trieway-loadtest \
     || fail "the build failed, see above"
-  target=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+  target=$(cargo metadata --manifest-path "$root/Cargo.toml" --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
   trieway=$target/release/trieway
   loadtest=$target/release/trieway-loadtest
 }
@@ -84,7 +99,7 @@ status_of() {
 start_router() {
   local log=$work/router.log
   : >"$log"
-  $pin_router "$trieway" --host 127.0.0.1 --port 0 --static-backends "$backends" "$@" >"$log" 2>&1 &
+  $leash $pin_router "$trieway" --host 127.0.0.1 --port 0 --static-backends "$backends" "$@" >"$log" 2>&1 &
   router_pid=$!
   children+=("$router_pid")
   router_port=""

@@ -60,6 +60,7 @@ fn a_request_is_written_anew() {
 #[test]
 fn hop_by_hop_fields_stay_behind() {
     assert_eq!(kept("A: b\r\nEmpty:\r\n"), "A: b\r\nEmpty: \r\n");
+    assert_eq!(kept("A: 1 \r\nB:2\r\nC:\t3\r\nD: 4\t \r\nE: \r\n"), "A: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: \r\n");
     for line in [
         "Connection: close",
         "Connection: keep-alive",
@@ -204,6 +205,13 @@ fn hop_by_hop_and_nominated_fields_of_a_response_stay_behind() {
 }
 
 #[test]
+fn a_response_cannot_nominate_everything_away_either() {
+    let input = "HTTP/1.1 200 OK\r\nConnection: authorization, host, x-request-id, content-length\r\nAuthorization: a\r\nContent-Length: 5\r\n\r\n";
+    let expected = "HTTP/1.1 200 OK\r\nAuthorization: a\r\nX-Request-Id: id-1\r\nContent-Length: 5\r\n\r\n";
+    assert_eq!(returned(input, BACK), expected);
+}
+
+#[test]
 fn the_framing_and_the_connection_are_ours() {
     let check = |input: &str, framing: OutFraming, keep_alive: bool, client_version: Version, expected: &str| {
         let text = returned(input, ResponseOut { framing, keep_alive, client_version, ..BACK });
@@ -262,4 +270,18 @@ fn request_ids_are_visible_and_short() {
     for bad in ["", " ", "a b", "a\t", "a\r\nX: y", "\u{e9}", "a\u{7f}", "\0", too_long.as_str()] {
         assert!(!valid_request_id(bad.as_bytes()), "{bad:?}");
     }
+}
+
+#[test]
+fn a_second_request_needs_no_memory_of_its_own() {
+    let fields = "A: b\r\n".repeat(60);
+    let input = format!("GET / HTTP/1.1\r\nHost: h\r\nConnection: x\r\n{fields}\r\n");
+    let (mut head, mut out) = (RequestHead::new(), Vec::new());
+    let mut serve = || {
+        parse_request(input.as_bytes(), &Limits::default(), &mut head).unwrap().unwrap();
+        out.clear();
+        forward::request(&mut out, &head, input.as_bytes(), &HOW);
+        (head.fields.as_ptr(), head.fields.capacity(), out.as_ptr(), out.capacity())
+    };
+    assert_eq!(serve(), serve());
 }

@@ -156,6 +156,7 @@ fn what_cannot_become_a_request_is_refused_before_it_is_whole() {
         assert_eq!(parse(input, &Limits::default()).0, Err(expected), "{}", input.escape_ascii());
     };
     check(b"\x16\x03\x01\x02", Reject::RequestLine);
+    check(b" ", Reject::RequestLine);
     check(b"{\"model\"", Reject::RequestLine);
     check(b"\n", Reject::RequestLine);
     check(b"GET /\r\n", Reject::RequestLine);

@@ -135,6 +135,32 @@ fn requests_are_read_wherever_they_are_cut_and_answered_in_order() {
 }
 
 #[test]
+fn old_and_unusual_requests_are_framed_as_they_must_be() {
+    let engine = Engine::start("");
+    // HTTP/1.0 never gets chunks: the stream ends with the connection.
+    let mut client = engine.connect();
+    client.send(&chat("", "hi", r#","stream":true"#).replace("HTTP/1.1", "HTTP/1.0"));
+    let text = client.rest().unwrap();
+    assert!(
+        !text.contains("chunked") && text.contains("connection: close\r\n") && text.ends_with("data: [DONE]\n\n"),
+        "{text}"
+    );
+    // HEAD announces the length of a body that does not come.
+    let mut client = engine.connect();
+    client.send("HEAD /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n");
+    let text = client.rest().unwrap();
+    assert!(text.contains("content-length: 1") && text.ends_with("\r\n\r\n"), "{text}");
+    // A body that waits to be asked for is asked for.
+    let body = chat_body("hi", 4, "");
+    let whole = post("/v1/chat/completions", "Expect: 100-continue\r\n", &body);
+    let mut client = engine.connect();
+    client.send(&whole[..whole.len() - body.len()]);
+    assert_eq!(client.head().unwrap(), "HTTP/1.1 100 Continue\r\n\r\n");
+    client.send(&body);
+    assert_eq!(client.response().unwrap().status, 200);
+}
+
+#[test]
 fn errors_are_those_of_a_real_engine() {
     let engine = Engine::start("--model a,b --kv-tokens 1000");
     let status = |path: &str, body: &str| engine.post(path, "", body).status;

@@ -29,7 +29,8 @@ pub enum Failure {
 
 /// The command line as clap sees it; for tests that hold documents against it.
 pub fn command() -> clap::Command {
-    Args::command()
+    // One sentence at the end of the help says how variables are named; repeating it at each flag hides the flags.
+    Args::command().mut_args(|arg| arg.hide_env(true))
 }
 
 /// The configuration that these arguments (the first is the program's name) and the environment ask for.
@@ -40,7 +41,7 @@ pub fn from_args(args: &[String]) -> Result<Config, Failure> {
     if let Some(line) = unsupported::find(args.iter().skip(1).map(String::as_str)) {
         return Err(Failure::Refuse(line));
     }
-    let matches = Args::command().try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
+    let matches = command().try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
     let args = Args::from_arg_matches(&matches).map_err(|error| clap_failure(&error))?;
     config(args).map_err(Failure::Refuse)
 }

@@ -45,7 +45,7 @@ pub(super) async fn wait(shared: &Shared, mut signals: mpsc::Receiver<&'static s
     let name = next(&mut signals).await;
     let open = || shared.connections.load(Ordering::Acquire);
     let limit = shared.config.times.drain;
-    tracing::info!("{name}: draining: {} connections are open and get {limit:?}; a second signal ends at once", open());
+    tracing::info!("{name}: draining for up to {limit:?}, a second signal ends at once; open connections: {}", open());
     shared.drain();
     let reason = tokio::select! {
         _ = next(&mut signals) => ExitReason::Interrupted { connections: open() },
@@ -53,8 +53,12 @@ pub(super) async fn wait(shared: &Shared, mut signals: mpsc::Receiver<&'static s
     };
     match reason {
         ExitReason::Drained => tracing::info!("drained: every connection has ended"),
-        ExitReason::TimeUp { connections } => tracing::warn!("{limit:?} are over: {connections} connections are cut"),
-        ExitReason::Interrupted { connections } => tracing::warn!("second signal: {connections} connections are cut"),
+        ExitReason::TimeUp { connections } => {
+            tracing::warn!("the time to drain is up; connections cut: {connections}");
+        }
+        ExitReason::Interrupted { connections } => {
+            tracing::warn!("second signal: ending now; connections cut: {connections}");
+        }
     }
     reason
 }

@@ -210,15 +210,15 @@ fn workers(writer: &mut Writer, shards: &[Shard]) {
 fn trie(writer: &mut Writer, plane: &Plane) {
     let stats = plane.shared.trie.stats();
     for (metric, value) in [
-        (&names::TRIE_USED_BYTES, stats.used_bytes as u64),
-        (&names::TRIE_LIMIT_BYTES, stats.limit_bytes as u64),
-        (&names::TRIE_BACKLOG_BYTES, stats.backlog_bytes as u64),
-        (&names::TRIE_NODES, stats.nodes as u64),
-        (&names::TRIE_CHUNKS, stats.chunks as u64),
-        (&names::TRIE_INSERTS_TOTAL, stats.inserts),
-        (&names::TRIE_EVICTED_NODES_TOTAL, stats.evicted_nodes),
+        (&names::TRIE_USED_BYTES, stats.used_bytes as f64),
+        (&names::TRIE_LIMIT_BYTES, stats.limit_bytes as f64),
+        (&names::TRIE_BACKLOG_BYTES, stats.backlog_bytes as f64),
+        (&names::TRIE_NODES, stats.nodes as f64),
+        (&names::TRIE_CHUNKS, stats.chunks as f64),
+        (&names::TRIE_INSERTS_TOTAL, stats.inserts as f64),
+        (&names::TRIE_EVICTED_NODES_TOTAL, stats.evicted_nodes as f64),
     ] {
-        writer.family(metric).count(&[], value);
+        writer.family(metric).value(&[], value);
     }
 }
 

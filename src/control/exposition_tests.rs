@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use super::engine_stats::EngineStats;
 use super::exposition::text;
 use super::plane::Plane;
-use super::testing::shared;
-use crate::config::StaticBackend;
+use super::testing::quiet_plane;
 use crate::metrics::names;
 use crate::metrics::shard::{BOUNDS_US, ErrorKind, MATCH_BOUNDS_BYTES};
 use crate::route::Reason;
@@ -21,15 +20,12 @@ vllm:prefix_cache_queries_total 40
 
 /// A plane without tasks: two backends, of which the first has an engine that says all there is to say.
 fn filled() -> Plane {
-    let shared = shared("--static-backends http://a:1,http://b:2 --static-models m,m");
-    let plane = Plane::new(shared);
-    let wanted: &[StaticBackend] = &shared.config.backends;
+    let plane = quiet_plane("--static-backends http://a:1,http://b:2 --static-models m,m");
     let mut members = plane.members();
-    members.set(wanted, shared, tokio::time::Instant::now(), 0);
     for member in members.iter_mut() {
         member.addresses.push(([127, 0, 0, 1], 1).into());
     }
-    members.publish(shared);
+    members.publish(plane.shared);
     if let Some(first) = members.get_mut(0) {
         first.engine = Some(EngineStats::parse(ENGINE));
         first.restarts = 2;

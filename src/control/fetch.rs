@@ -57,6 +57,11 @@ impl Failure {
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Failure::Refused)
     }
+
+    /// The time was up: it may be down, or only busy.
+    pub(super) fn is_slow(&self) -> bool {
+        matches!(self, Failure::Timeout(_))
+    }
 }
 
 impl fmt::Display for Failure {
@@ -133,4 +138,97 @@ pub(super) async fn resolve(url: &BackendUrl, timeout: Duration) -> Result<Vec<S
     addresses.sort_by_key(|address| (address.is_ipv6(), *address));
     addresses.dedup();
     if addresses.is_empty() { Err(format!("'{}' has no address", url.host)) } else { Ok(addresses) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv6Addr, TcpListener};
+
+    use super::*;
+    use crate::control::testing::Engine;
+
+    /// A server that reads a request's first bytes from each connection and does this with it.
+    fn server(mut answer: impl FnMut(std::net::TcpStream) + Send + 'static) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a client");
+                let _ = stream.read(&mut [0; 1024]);
+                answer(stream);
+            }
+        });
+        address
+    }
+
+    /// Nothing listens there: the port was free a moment ago.
+    fn refusing() -> SocketAddr {
+        TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound")
+    }
+
+    fn target(addresses: Vec<SocketAddr>) -> Target {
+        let url = BackendUrl::parse("http://engine:1/base").expect("valid");
+        Target { url, addresses, key: None, timeout: Duration::from_millis(200) }
+    }
+
+    #[tokio::test]
+    async fn the_first_address_that_takes_a_connection_answers() {
+        let engine = Engine::start().await;
+        let mut target = target(vec![refusing(), engine.address]);
+        target.url.base_path.clear();
+        let answer = get(&target, "/v1/models").await.expect("answers");
+        assert_eq!((answer.status, answer.address), (200, engine.address));
+        assert!(answer.body.starts_with(b"{\"data\""));
+    }
+
+    #[tokio::test]
+    async fn the_base_path_and_the_host_are_those_of_the_url() {
+        let address = server(|mut stream| {
+            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+        });
+        assert_eq!(get(&target(vec![address]), "/health").await.expect("answers").status, 204);
+        let request = request(&target(vec![]), "/health").expect("valid");
+        assert_eq!(
+            (request.uri().path(), &request.headers()[HOST]),
+            ("/base/health", &"engine:1".parse().expect("valid"))
+        );
+    }
+
+    #[tokio::test]
+    async fn each_failure_has_its_name() {
+        let mut open = Vec::new();
+        let silent = server(move |stream| open.push(stream));
+        let closing = server(drop);
+        let endless = server(|mut stream| {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+            while stream.write_all(&[b'x'; 65536]).is_ok() {}
+        });
+        let stalling = server(|mut stream| {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab");
+            std::thread::sleep(Duration::from_secs(1));
+        });
+        for (addresses, expected, refused) in [
+            (vec![], "its name has no address", false),
+            (vec![refusing(), refusing()], "connection refused", true),
+            (vec![silent], "no answer within 200ms", false),
+            (vec![stalling], "no answer within 200ms", false),
+            (vec![closing], "broken answer", false),
+        ] {
+            let failure = get(&target(addresses), "/").await.expect_err(expected);
+            assert!(failure.to_string().starts_with(expected), "{failure} and not {expected}");
+            assert_eq!(failure.is_refused(), refused, "{failure}");
+        }
+        let patient = Target { timeout: Duration::from_secs(5), ..target(vec![endless]) };
+        let failure = get(&patient, "/").await.expect_err("is cut");
+        assert!(matches!(failure, Failure::Broken(_)), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn an_address_needs_no_lookup_and_names_list_ipv4_first() {
+        let resolve = async |url: &str| resolve(&BackendUrl::parse(url).expect("valid"), Duration::from_secs(2)).await;
+        assert_eq!(resolve("http://[::1]:9").await, Ok(vec![(Ipv6Addr::LOCALHOST, 9).into()]));
+        let local = resolve("http://localhost:9").await.expect("every machine has it");
+        assert!(local.is_sorted_by_key(SocketAddr::is_ipv6), "{local:?}");
+    }
 }

@@ -119,6 +119,17 @@ pub(super) fn is_backends(kind: ErrorKind) -> bool {
     }
 }
 
+/// How often a worker read something of a server's answers: grows while the server answers requests.
+pub(super) fn reads(shards: &[Shard], lanes: &Lanes, server: &str) -> u64 {
+    let mut totals = Totals::default();
+    for (number, lane) in shards.iter().flat_map(Shard::lanes) {
+        if lanes.pair(number).0 == server {
+            totals.add(lane);
+        }
+    }
+    totals.first_byte.count() + totals.gap.count()
+}
+
 /// Totals of each (server, model) that was counted in, in that order.
 pub(super) fn by_pair<'a>(shards: &[Shard], lanes: &'a Lanes) -> BTreeMap<(&'a str, &'a str), Totals> {
     let mut pairs: BTreeMap<_, Totals> = BTreeMap::new();

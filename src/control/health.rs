@@ -4,6 +4,7 @@
 //! - A worker that could not connect takes it out at once.
 //! - A process that was away (refused, or unreachable for a worker) is back with its first answer. One that was there all
 //!   the time but failed comes back with the second.
+//! - A probe without an answer in time says nothing against a backend that answers requests meanwhile: it is busy.
 //! - What goes out again soon after it came back waits twice as long for the next probe, up to the interval.
 
 use std::time::Duration;
@@ -100,6 +101,11 @@ impl Health {
             return Step { changed: false, returned: false, next_probe: wait.min(self.interval) };
         }
         self.go_down(now)
+    }
+
+    /// A probe was not answered in time, while requests were.
+    pub(super) fn busy(&self) -> Step {
+        Step { changed: false, returned: false, next_probe: SECOND_OPINION.min(self.interval) }
     }
 
     /// A worker could not connect.

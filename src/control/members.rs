@@ -44,6 +44,10 @@ pub(super) struct Member {
     pub(super) wake: Arc<Notify>,
     /// When a worker's mark was noticed last: a probe that began before it proves nothing.
     pub(super) unreachable_at: Option<Instant>,
+    /// It has answered a probe or a scrape at least once.
+    pub(super) answered: bool,
+    /// Reads of its answers when the last probe was not answered in time; none when that was another round.
+    pub(super) reads_when_slow: Option<u64>,
     /// Without health checks: when a worker's mark is cleared.
     pub(super) paused_until: Option<Instant>,
     pub(super) last_error: Option<String>,
@@ -72,6 +76,8 @@ impl Member {
             next_probe: now,
             wake: Arc::new(Notify::new()),
             unreachable_at: None,
+            answered: false,
+            reads_when_slow: None,
             paused_until: None,
             last_error: None,
             window: Window::new(window_ms, shared.fleet.arrivals.total(slot), now_ms),
@@ -82,6 +88,27 @@ impl Member {
             tasks: Vec::new(),
             spec: spec.clone(),
         }
+    }
+
+    /// The configuration says something else of it now. Its models stay until the engine has told others, unless they are
+    /// named.
+    fn respecify(&mut self, spec: &StaticBackend, now: Instant) {
+        if self.spec == *spec {
+            return;
+        }
+        if !spec.models.is_empty() {
+            let mut models = named(&spec.models);
+            for (name, entry) in &mut models {
+                if let Some(known) = self.models.remove(name) {
+                    *entry = known;
+                }
+            }
+            self.models = models;
+        }
+        self.models_at = None;
+        self.next_probe = now;
+        self.wake.notify_one();
+        self.spec = spec.clone();
     }
 
     pub(super) fn own_task(&mut self, task: AbortHandle) {
@@ -139,26 +166,27 @@ impl Members {
         &self.lanes
     }
 
-    /// Makes the list what `wanted` says: members that stay keep their slot and all that is known of them, the others are
-    /// gone with their marks. Returns the slots of those that came. Those without a free slot are left out, with a log line.
+    /// Makes the list what `wanted` says, in that order: members whose URL stays keep their slot and all that is known of
+    /// them, the others are gone with their marks. Returns the slots of those that came. Those without a free slot are left
+    /// out, with a log line.
     pub(super) fn set(&mut self, wanted: &[StaticBackend], shared: &Shared, now: Instant, now_ms: u64) -> Vec<u16> {
-        let (stay, leave): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.list).into_iter().partition(|member| wanted.contains(&member.spec));
-        self.list = stay;
+        let stays = |member: &Member| wanted.iter().any(|spec| spec.url == member.spec.url);
+        let (mut known, leave): (Vec<_>, Vec<_>) = std::mem::take(&mut self.list).into_iter().partition(stays);
         for member in leave {
             self.release(&member, shared);
         }
         let mut came = Vec::new();
         for spec in wanted {
-            if self.list.iter().any(|member| member.spec == *spec) {
-                continue;
-            }
-            let Some(slot) = self.take_slot(shared) else {
+            if let Some(at) = known.iter().position(|member| member.spec.url == spec.url) {
+                let mut member = known.swap_remove(at);
+                member.respecify(spec, now);
+                self.list.push(member);
+            } else if let Some(slot) = self.take_slot(shared) {
+                self.list.push(Member::new(spec, slot, shared, now, now_ms));
+                came.push(slot);
+            } else {
                 tracing::error!("backend {} is left out: {} backends are the limit", spec.url, shared.fleet.slots());
-                continue;
-            };
-            self.list.push(Member::new(spec, slot, shared, now, now_ms));
-            came.push(slot);
+            }
         }
         came
     }

@@ -5,7 +5,7 @@
 //! `aggregate` sums the workers' arrivals, `admin` answers the router's own paths on a unix socket, `drain` ends it all.
 //!
 //! It must not know how a request is relayed: it meets the workers only in `shared`. It never touches a load counter.
-//! Everything mutable lives in [`plane::Plane`], behind one lock that is never held across an `.await`.
+//! Everything mutable lives in `plane::Plane`, behind one lock that is never held across an `.await`.
 
 mod admin;
 mod aggregate;

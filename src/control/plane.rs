@@ -17,7 +17,7 @@ use super::fetch::Target;
 use super::health::Step;
 use super::members::{Member, Members};
 use super::watch::Round;
-use super::{scrape, watch};
+use super::{figures, scrape, watch};
 use crate::config::StaticBackend;
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
@@ -102,6 +102,7 @@ impl Plane {
         // A worker may have failed to connect while the probe ran: that is the later word.
         self.notice_unreachable(slot, now);
         let mut members = self.members();
+        let reads = self.reads_if_slow(&members, slot, round);
         let Some(member) = members.get_mut(slot) else { return };
         if member.unreachable_at.is_some_and(|at| at >= round.began) {
             return;
@@ -110,8 +111,11 @@ impl Plane {
         let mut clear = false;
         if self.shared.config.health.is_none() {
             publish |= unprobed(member, round, now);
+            self.returned_unprobed(member, round);
         } else {
-            let step = self.judge(member, round, now);
+            let before = std::mem::replace(&mut member.reads_when_slow, reads);
+            let busy = member.health.state() == State::Up && before.is_some() && reads > before;
+            let step = self.judge(member, round, busy, now);
             publish |= step.changed;
             clear = round.failure.is_none() && member.health.state() == State::Up;
         }
@@ -123,8 +127,16 @@ impl Plane {
         }
     }
 
-    /// The round's verdict, put into the member's health; says in the log what changed.
-    fn judge(&self, member: &mut Member, round: &Round, now: Instant) -> Step {
+    /// Reads of a backend's answers up to now, when its probe was not answered in time.
+    fn reads_if_slow(&self, members: &Members, slot: u16, round: &Round) -> Option<u64> {
+        round.failure.as_ref().filter(|failure| failure.slow)?;
+        let member = members.iter().find(|member| member.slot == slot)?;
+        Some(figures::reads(&self.shared.shards, members.lanes(), &member.name))
+    }
+
+    /// The round's verdict, put into the member's health; says in the log what changed. `busy`: it answered requests while
+    /// it left the probe waiting.
+    fn judge(&self, member: &mut Member, round: &Round, busy: bool, now: Instant) -> Step {
         let step = match &round.failure {
             None => {
                 member.last_error = None;
@@ -132,21 +144,27 @@ impl Plane {
             }
             Some(failure) => {
                 member.last_error = Some(failure.why.clone());
-                member.health.failed(failure.refused, now)
+                if busy { member.health.busy() } else { member.health.failed(failure.refused, now) }
             }
         };
         member.next_probe = now + step.next_probe;
         if step.returned {
             self.returned(member, round.engine.as_ref());
         }
+        member.answered |= round.failure.is_none();
         if step.changed {
             log_state(member, step.next_probe);
         }
         step
     }
 
-    /// The process answers again. Only where its start time is known and the same as before is it surely the same one.
+    /// The process answers again. Only where its start time is known and the same as before is it surely the same one. At
+    /// its first answer ever there is no earlier process, only marks of prompts that never reached it.
     fn returned(&self, member: &mut Member, engine: Option<&EngineStats>) {
+        if !member.answered {
+            self.shared.trie.raise(member.slot);
+            return;
+        }
         let start = engine.and_then(|engine| engine.marks.start_s);
         if start.is_some() && start == member.marks.start_s {
             return;
@@ -155,6 +173,17 @@ impl Plane {
         if let Some(engine) = engine {
             member.marks = engine.marks.clone();
         }
+    }
+
+    /// Without probes, a model list is a sign of life, too. Where the start time is known, the scraper sees more.
+    fn returned_unprobed(&self, member: &mut Member, round: &Round) {
+        if round.models.is_none() {
+            return;
+        }
+        if member.marks.start_s.is_none() && member.health.take_away() {
+            self.returned(member, None);
+        }
+        member.answered = true;
     }
 
     /// What the process had cached is gone.
@@ -212,6 +241,7 @@ impl Plane {
         } else if self.shared.config.health.is_none() && member.health.take_away() {
             self.returned(member, Some(&engine));
         }
+        member.answered = true;
         member.marks = engine.marks.clone();
         member.engine = Some(engine);
     }

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::aggregate;
+use super::engine_stats::EngineStats;
 use super::plane::Plane;
-use super::testing::{Engine, plane, state, until};
-use crate::config::StaticBackend;
-use crate::fleet::snapshot::State;
+use super::testing::{Engine, plane, quiet_plane, state, until};
+use super::watch::{Round, RoundFailure};
+use crate::config::{BackendUrl, MAX_BACKENDS, StaticBackend};
+use crate::fleet::snapshot::{Backend, State};
+use crate::metrics::shard::BOUNDS_US;
 
 const FAST: &str = "--static-backend-health-check-interval 0.05 --static-backend-health-check-timeout-seconds 0.2 \
                     --engine-stats-interval 0.05";
@@ -24,6 +28,16 @@ fn last_error(plane: &Plane) -> String {
 
 fn models(plane: &Plane) -> Vec<String> {
     plane.shared.fleet.snapshot().load().backends[0].models.clone()
+}
+
+/// What a round that went well found out, if it began `before_now` ago.
+fn good_round(before_now: Duration) -> Round {
+    Round { began: Instant::now() - before_now, ..Round::new() }
+}
+
+/// What an engine says whose prompt tokens are so many.
+fn tokens(count: u32) -> EngineStats {
+    EngineStats::parse(&format!("vllm:prompt_tokens_total {count}"))
 }
 
 async fn up(engine: &Engine, more: &str) -> Arc<Plane> {
@@ -155,6 +169,7 @@ async fn a_failing_scrape_is_no_failing_probe_and_its_figures_are_gone() {
 #[tokio::test]
 async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
     let mut engine = Engine::start().await;
+    engine.script.metrics_status.store(501, Relaxed);
     let plane = up(&engine, "--no-static-backend-health-checks").await;
     assert_eq!(engine.script.health_asked.load(Relaxed), 0);
     engine.stop().await;
@@ -166,17 +181,117 @@ async fn without_health_checks_models_are_learnt_and_marks_are_cleared() {
     };
     until("cleared", cleared).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
-    assert_eq!(state(&plane), State::Up);
+    assert_eq!((state(&plane), restarts(&plane)), (State::Up, 0));
+    engine.start_again().await;
+    until("restarted", || restarts(&plane) == 1).await;
 }
 
 #[tokio::test]
 async fn members_that_stay_keep_their_slot_and_a_slot_given_up_is_taken_last() {
-    let plane = plane("--static-backends http://127.0.0.1:1,http://127.0.0.1:2 --static-models a,b");
-    let mut wanted = plane.shared.config.backends.clone();
-    wanted.remove(0);
-    wanted.push(StaticBackend { models: vec!["c".to_owned()], ..plane.shared.config.backends[0].clone() });
-    plane.set_backends(&wanted);
-    let snapshot = plane.shared.fleet.snapshot().load_full();
-    let seen: Vec<_> = snapshot.backends.iter().map(|backend| (backend.slot, backend.models[0].as_str())).collect();
-    assert_eq!(seen, [(1, "b"), (2, "c")]);
+    let line = "--static-backends http://127.0.0.1:1,http://127.0.0.1:2,http://127.0.0.1:3 --static-models a,b,c";
+    let plane = plane(line);
+    let backend = |port: u16, model: &str| StaticBackend {
+        url: BackendUrl::parse(&format!("http://127.0.0.1:{port}")).expect("valid"),
+        models: vec![model.to_owned()],
+        model_type: None,
+        label: None,
+    };
+    let seen = || {
+        let snapshot = plane.shared.fleet.snapshot().load();
+        let of = |backend: &Arc<Backend>| (backend.url.port, backend.slot, backend.models.join(" "));
+        snapshot.backends.iter().map(of).collect::<Vec<_>>()
+    };
+    let expect = |port, slot, model: &str| (port, slot, model.to_owned());
+    plane.set_backends(&[backend(4, "d"), backend(3, "other"), backend(2, "b")]);
+    assert_eq!(seen(), [expect(4, 3, "d"), expect(3, 2, "other"), expect(2, 1, "b")]);
+    let many: Vec<_> = (10..=10 + MAX_BACKENDS as u16).map(|port| backend(port, "m")).collect();
+    plane.set_backends(&many);
+    let mut slots: Vec<u16> = seen().iter().map(|(_, slot, _)| *slot).collect();
+    assert_eq!((slots[0], slots.len()), (4, MAX_BACKENDS), "fresh slots first, and no more backends than slots");
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), MAX_BACKENDS);
+}
+
+#[tokio::test]
+async fn a_probe_that_began_before_a_workers_mark_proves_nothing() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    plane.shared.fleet.load(0).set_unreachable(true);
+    plane.record_round(0, &good_round(Duration::from_millis(50)));
+    assert_eq!((state(&plane), plane.shared.fleet.load(0).is_unreachable()), (State::Down, true));
+    plane.record_round(0, &good_round(Duration::from_millis(50)));
+    assert_eq!(state(&plane), State::Down);
+    plane.record_round(0, &good_round(Duration::ZERO));
+    assert_eq!((state(&plane), plane.shared.fleet.load(0).is_unreachable()), (State::Up, false));
+}
+
+#[tokio::test]
+async fn a_restart_that_a_scrape_saw_is_not_counted_again_by_the_next_probe() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    plane.record_scrape(0, Some(tokens(10)));
+    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
+    plane.record_round(0, &Round::failed(refused));
+    plane.record_scrape(0, Some(tokens(1)));
+    assert_eq!(restarts(&plane), 1);
+    plane.record_round(0, &Round { engine: Some(tokens(2)), ..good_round(Duration::ZERO) });
+    assert_eq!((restarts(&plane), state(&plane)), (1, State::Up));
+}
+
+#[tokio::test]
+async fn a_restart_that_a_probe_saw_is_not_counted_again_by_the_next_scrape() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    plane.record_scrape(0, Some(tokens(10)));
+    let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
+    plane.record_round(0, &Round::failed(refused));
+    plane.record_round(0, &good_round(Duration::ZERO));
+    assert_eq!(restarts(&plane), 1);
+    plane.record_scrape(0, Some(tokens(1)));
+    assert_eq!(restarts(&plane), 1);
+    plane.record_scrape(0, Some(tokens(0)));
+    assert_eq!(restarts(&plane), 2, "its counters went back once more");
+}
+
+#[tokio::test]
+async fn the_first_start_of_a_process_is_no_restart() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    for expected in 0..3 {
+        for _ in 0..3 {
+            let refused = RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false };
+            plane.record_round(0, &Round::failed(refused));
+        }
+        assert_eq!(state(&plane), State::Down);
+        plane.record_round(0, &good_round(Duration::ZERO));
+        assert_eq!((state(&plane), restarts(&plane)), (State::Up, expected));
+    }
+}
+
+#[tokio::test]
+async fn the_short_period_sums_arrivals_and_notices_marks() {
+    let plane = Arc::new(quiet_plane("--static-backends http://127.0.0.1:1 --static-models m"));
+    tokio::spawn(aggregate::run(plane.clone()));
+    for _ in 0..3 {
+        plane.shared.fleet.arrivals.count(0, 0);
+    }
+    until("summed", || plane.shared.fleet.arrivals.published(0) == 3).await;
+    plane.shared.fleet.load(0).set_unreachable(true);
+    until("down", || state(&plane) == State::Down).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_answers_requests_is_busy_and_not_down() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m");
+    let slow = || Round::failed(RoundFailure { why: "no answer".to_owned(), refused: false, slow: true });
+    let answer = || plane.shared.shards[0].lane(0).gap.observe(1, &BOUNDS_US);
+    for _ in 0..5 {
+        plane.record_round(0, &slow());
+        assert_eq!(state(&plane), State::Up);
+        answer();
+    }
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Up);
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Down, "nothing came since the last probe");
+    answer();
+    plane.record_round(0, &slow());
+    assert_eq!(state(&plane), State::Down, "an old stream's end readmits nothing");
 }

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::plane::Plane;
 use crate::config::from_args;
@@ -34,6 +35,16 @@ pub(super) fn shared(line: &str) -> &'static Shared {
 pub(super) fn plane(line: &str) -> Arc<Plane> {
     let plane = Arc::new(Plane::new(shared(line)));
     plane.set_backends(&plane.shared.config.backends);
+    plane
+}
+
+/// The same without probers and scrapers: nothing happens to it but what the test does.
+pub(super) fn quiet_plane(line: &str) -> Plane {
+    let plane = Plane::new(shared(line));
+    let mut members = plane.members();
+    members.set(&plane.shared.config.backends, plane.shared, Instant::now(), 0);
+    members.publish(plane.shared);
+    drop(members);
     plane
 }
 

@@ -35,11 +35,11 @@ pub(super) struct Round {
 }
 
 impl Round {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Round { began: Instant::now(), failure: None, addresses: None, models: None, lacks_health: None, engine: None }
     }
 
-    fn failed(failure: RoundFailure) -> Self {
+    pub(super) fn failed(failure: RoundFailure) -> Self {
         Round { failure: Some(failure), ..Round::new() }
     }
 }
@@ -49,11 +49,13 @@ pub(super) struct RoundFailure {
     pub(super) why: String,
     /// Nothing listens there.
     pub(super) refused: bool,
+    /// There was no answer in time.
+    pub(super) slow: bool,
 }
 
 impl From<Failure> for RoundFailure {
     fn from(failure: Failure) -> Self {
-        RoundFailure { refused: failure.is_refused(), why: failure.to_string() }
+        RoundFailure { refused: failure.is_refused(), slow: failure.is_slow(), why: failure.to_string() }
     }
 }
 
@@ -78,7 +80,7 @@ pub(super) async fn run(plane: Arc<Plane>, slot: u16) {
                 task.target.addresses = found;
                 round(&task).await
             }
-            Err(why) => Round::failed(RoundFailure { why, refused: false }),
+            Err(why) => Round::failed(RoundFailure { why, refused: false, slow: false }),
         };
         plane.record_round(slot, &round);
         if !wait(&plane, slot).await {
@@ -191,7 +193,7 @@ async fn health(task: &Task, round: &mut Round) -> Result<(), RoundFailure> {
 }
 
 fn answered(path: &str, how: &str) -> RoundFailure {
-    RoundFailure { why: format!("{path} answered {how}"), refused: false }
+    RoundFailure { why: format!("{path} answered {how}"), refused: false, slow: false }
 }
 
 /// The address that took the connection is the one that workers should try first.

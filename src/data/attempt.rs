@@ -129,6 +129,9 @@ impl Attempt<'_> {
         self.write_head(client, scratch);
         let sent_whole = self.send(client, &scratch.out, upstream).await?;
         upstream.socket.due_in(client.worker.shared.config.times.first_byte);
+        if sent_whole {
+            upstream.socket.expect_silence();
+        }
         let mut first = true;
         loop {
             if !answer.is_empty()

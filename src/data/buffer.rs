@@ -3,37 +3,49 @@
 //! A connection that waits holds none. A buffer grows with what has arrived, by the next class, never by an announced
 //! length. Blocks of the pooled classes go back to the pool; larger ones are freed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Sizes of pooled blocks, and how many unused ones of each a worker keeps.
-const CLASSES: [(usize, usize); 3] = [(16 << 10, 256), (64 << 10, 64), (256 << 10, 16)];
+/// Sizes of pooled blocks.
+const CLASSES: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
 
 /// The smallest block.
-pub(super) const SMALL: usize = CLASSES[0].0;
+pub(super) const SMALL: usize = CLASSES[0];
 /// The block for bulk copies.
-pub(super) const LARGE: usize = CLASSES[2].0;
+pub(super) const LARGE: usize = CLASSES[2];
 
 #[derive(Default)]
 pub(super) struct Blocks {
     free: [RefCell<Vec<Box<[u8]>>>; CLASSES.len()],
+    /// The fewest free blocks of each class since the last trim: so many were not needed.
+    spare: [Cell<usize>; CLASSES.len()],
 }
 
 impl Blocks {
     /// A block of at least `size` bytes.
     fn take(&self, size: usize) -> Box<[u8]> {
-        match CLASSES.iter().position(|&(class, _)| class >= size) {
-            Some(at) => self.free[at].borrow_mut().pop().unwrap_or_else(|| vec![0; CLASSES[at].0].into_boxed_slice()),
-            None => vec![0; size.next_power_of_two()].into_boxed_slice(),
-        }
+        let Some(at) = CLASSES.iter().position(|&class| class >= size) else {
+            return vec![0; size.next_power_of_two()].into_boxed_slice();
+        };
+        let mut free = self.free[at].borrow_mut();
+        let block = free.pop();
+        self.spare[at].set(self.spare[at].get().min(free.len()));
+        block.unwrap_or_else(|| vec![0; CLASSES[at]].into_boxed_slice())
     }
 
     fn give(&self, block: Box<[u8]>) {
-        if let Some(at) = CLASSES.iter().position(|&(class, _)| class == block.len()) {
-            let mut free = self.free[at].borrow_mut();
-            if free.len() < CLASSES[at].1 {
-                free.push(block);
-            }
+        if let Some(at) = CLASSES.iter().position(|&class| class == block.len()) {
+            self.free[at].borrow_mut().push(block);
+        }
+    }
+
+    /// Frees a part of what was not needed since the last call: a burst's blocks go, those in steady use stay.
+    pub(super) fn trim(&self) {
+        for (free, spare) in self.free.iter().zip(&self.spare) {
+            let mut free = free.borrow_mut();
+            let keep = free.len() - spare.get().min(free.len()).div_ceil(8);
+            free.truncate(keep);
+            spare.set(free.len());
         }
     }
 }
@@ -109,11 +121,25 @@ impl Buffer {
         }
         if self.start >= self.block.len() / 4 {
             self.block.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
         } else {
-            let mut larger = self.pool.take(self.block.len() + 1);
-            larger[..self.end - self.start].copy_from_slice(&self.block[self.start..self.end]);
-            self.pool.give(std::mem::replace(&mut self.block, larger));
+            self.replace_block(self.block.len() + 1);
         }
+    }
+
+    /// Takes the large block if this one is full and `expected` bytes do not fit: what has arrived decides that a long
+    /// body is coming, and it is moved once instead of at each class.
+    pub(super) fn expect(&mut self, expected: usize) {
+        if self.end == self.block.len() && expected > self.block.len() && self.block.len() < LARGE {
+            self.replace_block(LARGE);
+        }
+    }
+
+    fn replace_block(&mut self, size: usize) {
+        let mut larger = self.pool.take(size);
+        larger[..self.end - self.start].copy_from_slice(&self.block[self.start..self.end]);
+        self.pool.give(std::mem::replace(&mut self.block, larger));
         self.end -= self.start;
         self.start = 0;
     }
@@ -151,6 +177,21 @@ mod tests {
         assert_eq!(buffer.capacity(), LARGE * 4);
         drop(buffer);
         assert_eq!(pool.free.iter().map(|f| f.borrow().len()).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn blocks_that_nobody_needs_are_freed_and_the_others_stay() {
+        let pool = Rc::new(Blocks::default());
+        let burst: Vec<_> = (0..40).map(|_| Buffer::new(&pool, SMALL)).collect();
+        drop(burst);
+        for _ in 0..60 {
+            let in_use = [Buffer::new(&pool, SMALL), Buffer::new(&pool, SMALL)];
+            pool.trim();
+            drop(in_use);
+            pool.trim();
+        }
+        let kept = pool.free[0].borrow().len();
+        assert!((2..=4).contains(&kept), "{kept} blocks are kept for two in use");
     }
 
     #[test]

@@ -105,6 +105,10 @@ async fn to_backends(
         shared.fleet.arrivals.count(worker.index, backend.slot);
         plan.seed(worker, scratch, holder);
         lane.sent[choice.reason as usize].add(1);
+        if !tried.is_empty() {
+            lane.retries.add(1);
+        }
+        lane.request_bytes.add(request.body().len() as u64);
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
         let in_flight = load.begin(request.body().len() as u64);
         let observer = Observer { lane, in_flight, dispatched: Instant::now() };
@@ -120,7 +124,6 @@ async fn to_backends(
                 plan.unseed(worker, scratch, holder, choice.matched_bytes);
                 tried.push(backend.slot);
                 last_failure = Some((kind, format!("the backend {} cannot be reached: {detail}", backend.name)));
-                lane.retries.add(1);
             }
             Err(Trouble::Failure(failure)) => {
                 if let Some(kind) = failure.error_kind() {

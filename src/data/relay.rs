@@ -11,6 +11,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::socket::{Got, Socket};
 use crate::http::chunked::{Decoder, LAST_CHUNK, Step, write_size};
+use crate::http::fault::BadResponse;
 use crate::http::framing::ResponseBody;
 use crate::http::limits::Limits;
 use crate::metrics::shard::{BOUNDS_US, ErrorKind, Lane};
@@ -36,14 +37,14 @@ impl Rest {
     }
 
     /// Takes the body's bytes from the front of `bytes`: the payload is then at its front.
-    fn take(&mut self, bytes: &mut [u8]) -> Result<Step, Failure> {
+    fn take(&mut self, bytes: &mut [u8]) -> Result<Step, BadResponse> {
         match self {
             Rest::Fixed(remaining) => {
                 let payload = usize::try_from(*remaining).map_or(bytes.len(), |r| r.min(bytes.len()));
                 *remaining -= payload as u64;
                 Ok(Step { consumed: payload, payload, done: *remaining == 0 })
             }
-            Rest::Chunked(decoder) => decoder.decode(bytes).map_err(|_| Failure::Broken(ErrorKind::BadResponse)),
+            Rest::Chunked(decoder) => Ok(decoder.decode(bytes)?),
             Rest::UntilClose => Ok(Step { consumed: bytes.len(), payload: bytes.len(), done: false }),
         }
     }
@@ -75,9 +76,15 @@ pub(super) async fn relay(
     let mut head = answer.head;
     let mut last_read = Instant::now();
     loop {
-        let step = rest.take(bytes.filled_mut())?;
+        let step = rest.take(bytes.filled_mut()).map_err(|bad| match head {
+            [] => Failure::Broken(ErrorKind::BadResponse),
+            _ => Failure::from(bad),
+        })?;
         if step.payload > 0 || step.done || !head.is_empty() {
             send(client, head, &bytes.filled()[..step.payload], answer.chunked, step.done).await?;
+            if let Some(lane) = answer.lane {
+                lane.response_bytes.add(step.payload as u64);
+            }
             head = &[];
         }
         bytes.consume(step.consumed);

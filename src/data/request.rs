@@ -139,6 +139,7 @@ async fn read_fixed(
         send_continue(client).await?;
     }
     while client.input().len() < head_len + length {
+        client.input().expect(head_len + length);
         more_body(client).await?;
     }
     Ok(length)

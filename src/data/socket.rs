@@ -35,6 +35,8 @@ pub(super) struct Socket {
     /// socket may stand behind it.
     io: Rc<TcpStream>,
     reads: Cell<u8>,
+    /// The last read took all there was: the next one would find nothing.
+    drained: Cell<bool>,
 }
 
 /// A wait for readability that can be started again in place.
@@ -86,6 +88,7 @@ impl Socket {
             reader: Box::pin(Wait { make, armed: None }),
             io,
             reads: Cell::new(0),
+            drained: Cell::new(false),
         })
     }
 
@@ -98,14 +101,17 @@ impl Socket {
     /// Reads what is there, without waiting.
     pub(super) fn read(&self, into: &mut [u8]) -> io::Result<Got> {
         debug_assert!(!into.is_empty(), "a read into nothing looks like the end");
-        if self.reads.get() == READS_IN_A_ROW {
+        if self.drained.get() || self.reads.get() == READS_IN_A_ROW {
             return Ok(Got::Wait);
         }
         self.reads.set(self.reads.get() + 1);
         loop {
             return match (&*SockRef::from(&self.fd())).read(into) {
                 Ok(0) => Ok(Got::End),
-                Ok(n) => Ok(Got::Bytes(n)),
+                Ok(n) => {
+                    self.drained.set(n < into.len());
+                    Ok(Got::Bytes(n))
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Got::Wait),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => Err(e),
@@ -135,6 +141,11 @@ impl Socket {
         Ok((socket, address))
     }
 
+    /// Nothing can be there yet: the next read waits first.
+    pub(super) fn expect_silence(&self) {
+        self.drained.set(true);
+    }
+
     /// Looks at what a read would bring, without taking it.
     pub(super) fn peek(&self) -> io::Result<Got> {
         let mut byte = [std::mem::MaybeUninit::uninit(); 1];
@@ -151,6 +162,7 @@ impl Socket {
         let ready = self.reader.as_mut().poll_ready(cx);
         if ready.is_ready() {
             self.reads.set(0);
+            self.drained.set(false);
         }
         ready
     }

@@ -100,6 +100,7 @@ impl Worker {
             }
             self.pools.borrow_mut().expire(self.deadlines.now_ms(), self.shared.config.times.upstream_idle);
             self.shared.trie.tick();
+            self.blocks.trim();
         }
     }
 }

@@ -8,7 +8,7 @@
 //! Must not know: what the fields mean.
 //!
 //! Invariants: the verdict on a head does not depend on how its bytes were split over calls; a call costs time linear
-//! in the bytes of the head so far, which `Limits` bound, and before the head is whole only a search for line ends.
+//! in the bytes of the head so far, which `Limits` bound: until the head is whole, its first line and a search for LF.
 
 use std::mem::MaybeUninit;
 

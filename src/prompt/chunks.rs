@@ -3,14 +3,14 @@
 //! Knows bytes alone, not where they come from. Invariant: the key depends on the seed and on the bytes fed, not on how
 //! they were cut into pieces.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
 pub const DEFAULT_CHUNK_BYTES: usize = 128;
 /// Below this a hash would be half as large as what it stands for.
 pub const MIN_CHUNK_BYTES: usize = 16;
 
-/// `hash_i = xxh3_64_with_seed(chunk_i, hash_{i-1})`, the first seeded by the namespace, so that each hash names the
-/// whole prefix up to it. A rest that fills no chunk is left out: the next turn of a conversation then extends the key.
+/// `hash_i = fold(hash_{i-1}, xxh3_64(chunk_i))`, the first folded into the namespace, so that each hash names the whole
+/// prefix up to it. A rest that fills no chunk is left out: the next turn of a conversation then extends the key.
 #[derive(Debug)]
 pub struct Chunks {
     chunk_bytes: usize,
@@ -56,7 +56,7 @@ impl Chunks {
         if !self.carry.is_empty() {
             let (head, rest) = bytes.split_at(room);
             self.carry.extend_from_slice(head);
-            self.link = xxh3_64_with_seed(&self.carry, self.link);
+            self.link = fold(self.link, xxh3_64(&self.carry));
             self.key.push(self.link);
             self.carry.clear();
             bytes = rest;
@@ -64,7 +64,7 @@ impl Chunks {
         let whole = bytes.chunks_exact(self.chunk_bytes);
         let rest = whole.remainder();
         self.key.extend(whole.map(|chunk| {
-            self.link = xxh3_64_with_seed(chunk, self.link);
+            self.link = fold(self.link, xxh3_64(chunk));
             self.link
         }));
         self.carry.extend_from_slice(rest);
@@ -85,6 +85,13 @@ impl Chunks {
     }
 }
 
+/// One link of the chain: both halves of a 128-bit product, as in wyhash (Wang Yi, 2019). The chunks' own hashes do not
+/// depend on each other, so that the processor works on several at once; only this step waits for the one before.
+fn fold(link: u64, hash: u64) -> u64 {
+    let product = u128::from(link ^ hash) * 0x9e37_79b9_7f4a_7c15;
+    (product >> 64) as u64 ^ product as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,7 +100,7 @@ mod tests {
         let mut link = seed;
         let mut key = Vec::new();
         for chunk in bytes.chunks(chunk_bytes).filter(|chunk| chunk.len() == chunk_bytes) {
-            link = xxh3_64_with_seed(chunk, link);
+            link = fold(link, xxh3_64(chunk));
             key.push(link);
         }
         key

@@ -67,7 +67,7 @@ impl Trie {
 
     fn check_books(&self, seen: Checked) -> Result<(), String> {
         let stats = self.stats();
-        let expected = self.ledger.fixed() + seen.node_bytes + stats.backlog_bytes;
+        let expected = self.ledger().fixed() + seen.node_bytes + stats.backlog_bytes;
         if stats.used_bytes != expected {
             return Err(format!("{} bytes are in the books, {expected} in use: {stats:?}", stats.used_bytes));
         }

@@ -1,30 +1,24 @@
-//! Making room: sampled eviction, and the sweep that clears void marks.
+//! Making room: sampled eviction.
 //!
 //! A victim is the worst of a small sample: no valid mark first, then oldest by the byte clock of the backend that used
 //! it last, then deepest. Whoever marks a run marks all runs before it too, so a run is never older than what lies
 //! behind it, up to the lag with which stamps are renewed; depth decides among equals.
 
 use super::mark::Mark;
-use super::node::{NodeRef, OwnedNode, Shape};
-use super::sync::{Guard, Ordering, pin};
-use super::table::{Edge, Unlinked};
+use super::node::{Chain, NodeRef, OwnedNode, Shape};
+use super::sync::{Guard, Ordering};
+use super::table::Edge;
 use super::{Trie, holders};
 
 /// Runs that a sample should see, and buckets that it may read for them.
-const SAMPLE_RUNS: usize = 12;
-const SAMPLE_BUCKETS: usize = 16;
+const SAMPLE_RUNS: usize = 6;
+const SAMPLE_BUCKETS: usize = 12;
 
 /// Victims that one reservation may take.
 const MAX_VICTIMS: usize = 8;
 
 /// Ages that differ by less than this many stamp units count as equal: stamps are renewed with such a lag.
 const AGE_GRAIN: u32 = 8;
-
-/// Buckets that one tick sweeps.
-const SWEEP_BUCKETS: usize = 64;
-
-/// Buckets that are scrubbed under one pin when a generation is about to come round.
-const SCRUB_BUCKETS: usize = 1024;
 
 /// An answer to a request for memory.
 pub(super) enum Room {
@@ -53,18 +47,20 @@ impl Trie {
     /// Reserves memory for a node, after evicting what that takes. `seed` should differ from call to call; hashes do.
     pub(super) fn make_room(&self, shape: Shape, seed: u64, guard: &Guard) -> Room {
         let bytes = shape.bytes();
-        let mut excess = self.ledger.excess(bytes);
+        self.reclaim.free_some();
+        let mut excess = self.ledger().excess(bytes);
         for round in 0..MAX_VICTIMS as u64 {
             if excess == 0 {
                 break;
             }
             excess = excess.saturating_sub(self.evict_one(seed, round, guard));
         }
-        if self.ledger.reserve(bytes) {
+        if self.ledger().reserve(bytes) {
             return Room::Granted(Reserved(shape));
         }
-        guard.flush();
-        if self.ledger.reserve(bytes) { Room::Granted(Reserved(shape)) } else { Room::Refused }
+        self.reclaim.hand_over(guard);
+        self.reclaim.free_some();
+        if self.ledger().reserve(bytes) { Room::Granted(Reserved(shape)) } else { Room::Refused }
     }
 
     /// Puts `node` in the place of the most dispensable run of its full bucket.
@@ -74,17 +70,13 @@ impl Trie {
             return Err(node);
         };
         let old = self.table.displace(victim, node, guard, |twin| self.retire(twin, guard))?;
-        self.ledger.evicted.fetch_add(1, Ordering::Relaxed);
+        self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
         self.retire(old, guard);
         Ok(())
     }
 
-    /// Hands an unlinked node to the epoch.
-    pub(super) fn retire(&self, node: Unlinked, guard: &Guard) {
-        let bytes = node.bytes();
-        self.ledger.unlinked(bytes, node.run_length());
-        let ledger = self.ledger.clone();
-        node.retire(guard, move || ledger.freed(bytes));
+    pub(super) fn retire(&self, node: Chain, guard: &Guard) {
+        self.reclaim.retire(node, guard);
     }
 
     /// Evicts the worst run of a sample and returns its bytes.
@@ -105,8 +97,8 @@ impl Trie {
             }
         }
         let Some(node) = worst.and_then(|(_, edge)| self.table.remove(edge)) else { return 0 };
-        let bytes = node.bytes();
-        self.ledger.evicted.fetch_add(1, Ordering::Relaxed);
+        let bytes = node.first().bytes();
+        self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
         self.retire(node, guard);
         bytes
     }
@@ -115,47 +107,6 @@ impl Trie {
         let age = |mark: Mark| mark.stamp.age_units(self.slots.now(mark.slot)) / AGE_GRAIN;
         let youngest = holders::live(node.marks(), &self.slots).map(age).min();
         Dispensable { void: youngest.is_none(), age: youngest.unwrap_or(0), depth: node.depth() }
-    }
-
-    /// Clears void marks in the next few buckets and takes out the runs that nobody holds any more, if generations
-    /// were raised since the last full round.
-    pub(super) fn sweep_some(&self) {
-        let owed = self.sweep_owed.load(Ordering::Relaxed) as usize;
-        if owed == 0 {
-            return;
-        }
-        let buckets = self.table.buckets();
-        let from = self.sweep_next.fetch_add(SWEEP_BUCKETS as u32, Ordering::Relaxed) as usize;
-        let guard = pin();
-        for at in 0..SWEEP_BUCKETS.min(owed) {
-            self.sweep_bucket((from + at) % buckets, &guard);
-        }
-        let pay = |owed: u32| Some(owed.saturating_sub(SWEEP_BUCKETS as u32));
-        // Always succeeds; the closure never refuses.
-        let _ = self.sweep_owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
-    }
-
-    /// Clears void marks everywhere.
-    pub(super) fn scrub_all(&self) {
-        let buckets = self.table.buckets();
-        for from in (0..buckets).step_by(SCRUB_BUCKETS) {
-            let guard = pin();
-            for bucket in from..buckets.min(from + SCRUB_BUCKETS) {
-                self.sweep_bucket(bucket, &guard);
-            }
-        }
-    }
-
-    fn sweep_bucket(&self, bucket: usize, guard: &Guard) {
-        for edge in self.table.edges_in(bucket, guard) {
-            if holders::scrub(edge.node.marks(), &self.slots) {
-                continue;
-            }
-            if let Some(node) = self.table.remove(edge) {
-                self.ledger.swept.fetch_add(1, Ordering::Relaxed);
-                self.retire(node, guard);
-            }
-        }
     }
 }
 

@@ -30,24 +30,24 @@ pub(super) fn put(marks: &[AtomicU64], mark: Mark, slots: &Slots) -> Option<u32>
     }
 }
 
-/// The cell that `mark` belongs in, what is in it, and what should be.
+/// The cell that `mark` belongs in, what is in it, and what should be: the backend's own cell, or else a free one.
 fn place<'m>(marks: &'m [AtomicU64], mark: Mark, slots: &Slots) -> Option<(&'m AtomicU64, u64, Mark)> {
-    let mut free = None;
-    for cell in marks {
+    let own = marks.iter().find_map(|cell| {
         let word = cell.load(Relaxed);
-        match Mark::unpack(word) {
-            Some(old) if old.slot == mark.slot => {
-                let held = if old.generation == mark.generation { old.held.max(mark.held) } else { mark.held };
-                return Some((cell, word, Mark { held, ..mark }));
-            }
-            Some(old) if slots.is_live(old) => {}
-            _ => free = free.or(Some((cell, word, mark))),
-        }
-    }
-    free
+        let old = Mark::unpack(word).filter(|old| old.slot == mark.slot)?;
+        let held = if old.generation == mark.generation { old.held.max(mark.held) } else { mark.held };
+        Some((cell, word, Mark { held, ..mark }))
+    });
+    own.or_else(|| {
+        marks.iter().find_map(|cell| {
+            let word = cell.load(Relaxed);
+            let taken = Mark::unpack(word).is_some_and(|old| slots.is_live(old));
+            (!taken).then_some((cell, word, mark))
+        })
+    })
 }
 
-/// Leaves `holder_slot` at most `keep` chunks of the run.
+/// Leaves the holder at most `keep` chunks of the run.
 pub(super) fn shorten(marks: &[AtomicU64], slot: u16, generation: u16, keep: u8) {
     for cell in marks {
         let mut word = cell.load(Relaxed);

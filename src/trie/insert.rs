@@ -42,7 +42,7 @@ impl Trie {
     /// the key first.
     pub fn insert(&self, key: &[u64], holder: Holder) {
         if self.slots.generation(holder.slot) != Some(holder.generation) {
-            self.ledger.void.fetch_add(1, Ordering::Relaxed);
+            self.ledger().void.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let stamp = self.slots.now(holder.slot);
@@ -78,7 +78,7 @@ impl Walk<'_> {
                 Step::On(chunks) => start += chunks,
                 Step::Lost if losses < MAX_LOSSES => losses += 1,
                 Step::Lost | Step::Refused => {
-                    self.trie.ledger.refused.fetch_add(1, Ordering::Relaxed);
+                    self.trie.ledger().refused.fetch_add(1, Ordering::Relaxed);
                     break;
                 }
             }
@@ -86,9 +86,6 @@ impl Walk<'_> {
             if steps % RUNS_PER_PIN == 0 {
                 guard.repin();
             }
-        }
-        if self.trie.ledger.backlog_is_high() {
-            guard.flush();
         }
     }
 
@@ -128,6 +125,7 @@ impl Walk<'_> {
             return Step::Refused;
         };
         let node = room.build(start as u32, run, &[]);
+        self.trie.ledger().built(run.len());
         node.view().marks()[0].store(self.mark(run.len()).pack(), Ordering::Relaxed);
         let length = run.len();
         match self.trie.table.publish(node, guard, |twin| self.trie.retire(twin, guard)) {
@@ -143,7 +141,6 @@ impl Walk<'_> {
                 }
             }
         }
-        self.trie.ledger.published(length);
         self.fresh += length as u32;
         Step::On(length)
     }
@@ -160,6 +157,7 @@ impl Walk<'_> {
             return Step::Refused;
         };
         let copy = room.build(node.depth(), node.run(), growth);
+        self.trie.ledger().built(length);
         let cells = copy.view().marks();
         for (cell, mark) in cells.iter().zip(holders::live(node.marks(), slots)) {
             cell.store(mark.pack(), Ordering::Relaxed);
@@ -171,7 +169,6 @@ impl Walk<'_> {
         };
         match self.trie.table.replace(edge, copy) {
             Ok(old) => {
-                self.trie.ledger.published(length);
                 self.trie.retire(old, guard);
                 self.fresh += fresh;
                 Step::On(held)
@@ -185,8 +182,8 @@ impl Walk<'_> {
 
     /// Frees a node that nobody has seen.
     fn discard(&self, node: OwnedNode) {
-        let bytes = node.view().bytes();
+        let (bytes, length) = (node.view().bytes(), node.view().run().len());
         drop(node);
-        self.trie.ledger.release(bytes);
+        self.trie.ledger().discarded(bytes, length);
     }
 }

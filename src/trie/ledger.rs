@@ -78,14 +78,17 @@ impl Ledger {
         (live + bytes).saturating_sub(self.target)
     }
 
-    /// Whether so much waits that the reclaimer should be asked to hurry.
-    pub(super) fn backlog_is_high(&self) -> bool {
-        self.backlog() > (self.limit - self.target) / 2
-    }
-
-    pub(super) fn published(&self, run_length: usize) {
+    /// Counts a node before it is published, so that no count of its end can come first.
+    pub(super) fn built(&self, run_length: usize) {
         self.nodes.fetch_add(1, Relaxed);
         self.chunks.fetch_add(run_length, Relaxed);
+    }
+
+    /// A node that was built and never published is freed.
+    pub(super) fn discarded(&self, bytes: usize, run_length: usize) {
+        self.nodes.fetch_sub(1, Relaxed);
+        self.chunks.fetch_sub(run_length, Relaxed);
+        self.release(bytes);
     }
 
     pub(super) fn unlinked(&self, bytes: usize, run_length: usize) {
@@ -94,7 +97,7 @@ impl Ledger {
         self.backlog.fetch_add(bytes, Relaxed);
     }
 
-    /// A node that waited for reclamation is freed.
+    /// Nodes of so many bytes, which waited for reclamation, are freed.
     pub(super) fn freed(&self, bytes: usize) {
         self.backlog.fetch_sub(bytes, Relaxed);
         self.release(bytes);
@@ -110,7 +113,7 @@ mod tests {
         let ledger = Ledger::new(1_000, 200);
         assert!(ledger.reserve(800));
         assert!(!ledger.reserve(1));
-        ledger.published(3);
+        ledger.built(3);
         ledger.unlinked(300, 3);
         assert!(!ledger.reserve(1), "what waits for reclamation still counts");
         ledger.freed(300);
@@ -131,7 +134,7 @@ mod tests {
 
     impl Ledger {
         fn unlinked_for_test(&self, bytes: usize) {
-            self.published(1);
+            self.built(1);
             self.unlinked(bytes, 1);
         }
     }

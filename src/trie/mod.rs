@@ -21,10 +21,11 @@
 //! | run, length, room, depth of a node | whoever makes the node, before it is published; then never | plain | plain, behind the cell's Acquire |
 //! | mark | insert, forget, sweep | CAS, Relaxed | Relaxed: a mark is whole in its word and leads nowhere |
 //! | raises of a slot | raise | add, Release | Acquire: [`sync::read_raises`] |
+//! | head and links of the reclaimer's stacks | retiring, the epoch's destructors | CAS, Release | swap, Acquire |
 //! | horizon, clock of a slot; ledger; sweep position | anyone | Relaxed | Relaxed: figures, nothing hangs on their order |
 //!
-//! Whoever takes a node out of a cell by a successful CAS is its only owner and hands it to the epoch; it is freed when
-//! no guard from before is left. Between publishing a node and looking for a second cell with the same hash stands a
+//! Whoever takes a node out of a cell by a successful CAS is its only owner and hands it to the epoch ([`reclaim`]); it
+//! is freed when no guard from before is left. Between publishing a node and looking for a second cell with the same hash stands a
 //! SeqCst fence ([`sync::publication_fence`]), so that of two racing publishers at least one sees both.
 //!
 //! **Errors allowed, and their direction.** A mark may be *forgotten*: when its node is evicted, when it is put on a node
@@ -45,6 +46,7 @@ mod loom_tests;
 mod mark;
 mod matches;
 mod node;
+mod reclaim;
 #[cfg(test)]
 #[cfg(shuttle)]
 mod shuttle_tests;
@@ -52,6 +54,7 @@ mod slots;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod stress_tests;
+mod sweep;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -64,8 +67,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use ledger::Ledger;
+use reclaim::Reclaim;
 use slots::Slots;
-use sync::{AtomicU32, Ordering, pin};
+use sweep::Sweep;
+use sync::{Ordering, pin};
 use table::Table;
 
 pub use check::Checked;
@@ -137,16 +142,16 @@ pub struct Stats {
     pub evicted_nodes: u64,
     /// Nodes that were taken out because no backend held them any more.
     pub swept_nodes: u64,
+    /// Raises that had to clear the whole table themselves, because nobody ticks.
+    pub forced_sweeps: u64,
 }
 
 /// See the module's page. One trie is shared by all workers; every method may be called from any thread at any time.
 pub struct Trie {
     table: Table,
     slots: Slots,
-    ledger: Arc<Ledger>,
-    /// Buckets that a tick should still visit, and the next of them.
-    sweep_owed: AtomicU32,
-    sweep_next: AtomicU32,
+    reclaim: Arc<Reclaim>,
+    sweep: Sweep,
 }
 
 impl Trie {
@@ -166,9 +171,8 @@ impl Trie {
         Trie {
             table: Table::new(buckets),
             slots: Slots::new(slots),
-            ledger: Arc::new(Ledger::new(limit, fixed)),
-            sweep_owed: AtomicU32::new(0),
-            sweep_next: AtomicU32::new(0),
+            reclaim: Arc::new(Reclaim::new(Ledger::new(limit, fixed))),
+            sweep: Sweep::new(),
         }
     }
 
@@ -191,33 +195,25 @@ impl Trie {
         self.slots.generation(slot).unwrap_or(0)
     }
 
-    /// Voids every mark of `slot`, and returns the generation for marks from now on.
-    ///
-    /// O(1), except that one raise in 32,768 of a slot first clears all void marks, so that none of them can come back
-    /// to life when the generation comes round. An insert would have to sleep through 32,767 raises to escape that.
-    pub fn raise(&self, slot: u16) -> u16 {
-        if self.generation(slot) & 0x7fff == 0x7fff {
-            self.scrub_all();
-        }
-        let raised = self.slots.raise(slot).unwrap_or(0);
-        self.sweep_owed.store(self.table.buckets() as u32, Ordering::Relaxed);
-        raised
-    }
-
     /// Tells how many chunks back the cache of `slot` is believed to reach; see [`Match::fresh`].
     pub fn set_horizon(&self, slot: u16, chunks: u32) {
         self.slots.set_horizon(slot, chunks);
     }
 
-    /// Housekeeping, to be called by every worker now and then (every 100 ms, say): hands this thread's garbage to the
-    /// reclaimer, and sweeps a little after a raise.
+    /// Housekeeping, to be called by every worker now and then (every 100 ms, say): sweeps a little after a raise, and
+    /// helps what waits for reclamation on its way.
     pub fn tick(&self) {
         self.sweep_some();
-        pin().flush();
+        self.reclaim.hand_over(&pin());
+        self.reclaim.free_some();
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.reclaim.ledger
     }
 
     pub fn stats(&self) -> Stats {
-        let ledger = &self.ledger;
+        let ledger = self.ledger();
         Stats {
             limit_bytes: ledger.limit(),
             used_bytes: ledger.used(),
@@ -229,6 +225,16 @@ impl Trie {
             refused_inserts: ledger.refused.load(Ordering::Relaxed),
             evicted_nodes: ledger.evicted.load(Ordering::Relaxed),
             swept_nodes: ledger.swept.load(Ordering::Relaxed),
+            forced_sweeps: self.sweep.forced(),
+        }
+    }
+}
+
+impl Drop for Trie {
+    fn drop(&mut self) {
+        // While a panic unwinds, leaking is the lesser evil.
+        if !std::thread::panicking() {
+            self.reclaim.hand_over(&pin());
         }
     }
 }

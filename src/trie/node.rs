@@ -1,10 +1,10 @@
 //! A node: one run of chunk hashes and the marks on it, in one allocation.
 //!
 //! ```text
-//! | length u16 | room u16 | depth u32 | marks: room × AtomicU64 | run: length × u64 |
+//! | length u16 | room u16 | depth u32 | next | marks: room × AtomicU64 | run: length × u64 |
 //! ```
 //!
-//! Everything but the marks is written before the node is published and never again: a run that grows and marks that
+//! `next` links nodes that are out of the table, on their way through the epoch. Everything but it and the marks is written before the node is published and never again: a run that grows and marks that
 //! need more room become a new node which takes the old one's place. Knows neither the table nor reclamation.
 //!
 //! Invariants: 1 ≤ length ≤ [`MAX_RUN`]; room ≥ 1; an [`OwnedNode`] is the only handle of its allocation, or no other
@@ -14,12 +14,12 @@
 use std::alloc::{Layout, alloc};
 use std::marker::PhantomData;
 use std::mem::size_of;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 
 use super::mark::NO_MARK;
-use super::sync::{AtomicU64, Tracked};
+use super::sync::{AtomicPtr, AtomicU64, Guard, Ordering, Tracked};
 
-/// Chunks in a run. A full node with three marks takes 1,024 bytes, which is a size class of the allocator. Four
+/// Chunks in a run. A full node with two marks takes 1,024 bytes, which is a size class of the allocator. Four
 /// suffice a model.
 pub(super) const MAX_RUN: usize = if cfg!(any(loom, shuttle)) { 4 } else { 124 };
 
@@ -33,6 +33,7 @@ pub(super) struct Header {
     depth: u32,
     /// Stands for the run in a model; empty otherwise.
     tracked: Tracked,
+    next: AtomicPtr<Header>,
 }
 
 /// The lengths of a node's two arrays.
@@ -98,7 +99,9 @@ impl OwnedNode {
         let Some(header) = NonNull::new(block.cast::<Header>()) else { std::alloc::handle_alloc_error(layout) };
         let Shape { length, room } = shape;
         // SAFETY: the block is large enough and aligned for a header, and nobody else knows it.
-        unsafe { header.write(Header { length, room, depth, tracked: Tracked::new() }) };
+        unsafe {
+            header.write(Header { length, room, depth, tracked: Tracked::new(), next: AtomicPtr::new(null_mut()) });
+        };
         let node = OwnedNode(header);
         let parts = node.view();
         for at in 0..usize::from(room) {
@@ -206,6 +209,125 @@ impl<'g> NodeRef<'g> {
     }
 }
 
+/// Nodes that were taken out of the table and that readers may still see, linked by `next`. Dropping it leaks them.
+#[must_use = "unlinked nodes leak unless they ripen"]
+pub(super) struct Chain {
+    first: NonNull<Header>,
+    last: NonNull<Header>,
+}
+
+// SAFETY: nobody else links or frees the nodes of a chain, and what readers share of them is atomic or never written.
+unsafe impl Send for Chain {}
+
+impl Chain {
+    /// # Safety
+    /// `header` came from [`OwnedNode::into_raw`], and no handle but readers' [`NodeRef`]s has it.
+    pub(super) unsafe fn of(header: NonNull<Header>) -> Chain {
+        let chain = Chain { first: header, last: header };
+        chain.first().header().tracked.unlink();
+        chain
+    }
+
+    /// The chain's first node; its bytes and run, for the books.
+    pub(super) fn first(&self) -> NodeRef<'_> {
+        NodeRef(self.first, PhantomData)
+    }
+
+    fn into_ends(self) -> (NonNull<Header>, NonNull<Header>) {
+        (self.first, self.last)
+    }
+
+    /// Hands the nodes to `then` once no guard that may have seen them is left.
+    pub(super) fn ripen(self, guard: &Guard, then: impl FnOnce(RipeChain) + Send + 'static) {
+        guard.defer(move || then(RipeChain(Some(self))));
+    }
+}
+
+/// Nodes that nobody can see any more.
+pub(super) struct RipeChain(Option<Chain>);
+
+impl RipeChain {
+    pub(super) fn pop(&mut self) -> Option<OwnedNode> {
+        let Chain { first, last } = self.0.take()?;
+        let node = OwnedNode(first);
+        // Relaxed: whoever built the chain has handed it over to this thread.
+        let next = node.view().header().next.load(Ordering::Relaxed);
+        self.0 = NonNull::new(next).filter(|_| first != last).map(|first| Chain { first, last });
+        Some(node)
+    }
+}
+
+impl Drop for RipeChain {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+/// A lock-free stack of chains (Treiber's). It is only ever taken as a whole, so a head that comes back means no harm.
+pub(super) struct Stack(AtomicPtr<Header>);
+
+impl Stack {
+    pub(super) fn new() -> Stack {
+        Stack(AtomicPtr::new(null_mut()))
+    }
+
+    pub(super) fn push(&self, chain: Chain) {
+        let (first, last) = chain.into_ends();
+        // SAFETY: the nodes of a chain are allocated.
+        let last = unsafe { last.as_ref() };
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            last.next.store(head, Ordering::Relaxed);
+            // Release: pairs with the Acquire of `take`, which then sees the links.
+            match self.0.compare_exchange(head, first.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Chain> {
+        if self.0.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let first = NonNull::new(self.0.swap(null_mut(), Ordering::Acquire))?;
+        let mut last = first;
+        loop {
+            // SAFETY: the nodes on the stack are allocated, and their links were made before the head was.
+            let next = unsafe { last.as_ref() }.next.load(Ordering::Relaxed);
+            match NonNull::new(next) {
+                Some(next) => last = next,
+                None => return Some(Chain { first, last }),
+            }
+        }
+    }
+}
+
+/// A stack of nodes that nobody can see any more.
+pub(super) struct RipeStack(Stack);
+
+impl RipeStack {
+    pub(super) fn new() -> RipeStack {
+        RipeStack(Stack::new())
+    }
+
+    pub(super) fn push(&self, mut nodes: RipeChain) {
+        if let Some(chain) = nodes.0.take() {
+            self.0.push(chain);
+        }
+    }
+
+    pub(super) fn take(&self) -> RipeChain {
+        RipeChain(self.0.take())
+    }
+}
+
+impl Drop for RipeStack {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,7 +348,7 @@ mod tests {
     fn a_full_run_with_two_marks_fills_a_kibibyte() {
         let shape = Shape::new(MAX_RUN, 1);
         assert_eq!(shape.bytes(), 1024);
-        assert_eq!(shape.room, 3);
+        assert_eq!(shape.room, 2);
     }
 
     #[test]

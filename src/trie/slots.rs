@@ -26,14 +26,19 @@ struct Steady {
 struct Clock {
     chunks: AtomicU64,
     inserts: AtomicU64,
+    /// What [`Slots::enter_half`] was told last; [`NEVER`] before.
+    half_entered: AtomicU64,
 }
+
+const NEVER: u64 = u64::MAX;
 
 impl Slots {
     /// `slots` is at most [`MAX_SLOTS`].
     pub(super) fn new(slots: usize) -> Slots {
         assert!(slots <= MAX_SLOTS);
         let steady = |_| Steady { raises: AtomicU32::new(0), horizon: AtomicU32::new(u32::MAX) };
-        let clock = |_| Clock { chunks: AtomicU64::new(0), inserts: AtomicU64::new(0) };
+        let clock =
+            |_| Clock { chunks: AtomicU64::new(0), inserts: AtomicU64::new(0), half_entered: AtomicU64::new(NEVER) };
         Slots { steady: (0..slots).map(steady).collect(), clocks: (0..slots).map(clock).collect() }
     }
 
@@ -54,6 +59,19 @@ impl Slots {
         let steady = self.steady.get(usize::from(slot))?;
         // Release: pairs with the Acquire of `read_raises`.
         Some(steady.raises.fetch_add(1, Release).wrapping_add(1) as u16)
+    }
+
+    /// When the slot's generation entered the half that it is in, on the sweep's own scale; `None` if it has never left
+    /// the first.
+    pub(super) fn half_entered(&self, slot: u16) -> Option<u64> {
+        let clock = self.clocks.get(usize::from(slot))?;
+        Some(clock.half_entered.load(Relaxed)).filter(|&when| when != NEVER)
+    }
+
+    pub(super) fn enter_half(&self, slot: u16, when: u64) {
+        if let Some(clock) = self.clocks.get(usize::from(slot)) {
+            clock.half_entered.store(when, Relaxed);
+        }
     }
 
     pub(super) fn is_live(&self, mark: Mark) -> bool {

@@ -62,6 +62,7 @@ fn run(trie: &Trie, work: impl Fn(&Trie, &mut Dice, &mut Matches) + Sync) {
                     (0..64).for_each(|_| work(trie, &mut dice, &mut found));
                     let stats = trie.stats();
                     assert!(stats.used_bytes <= stats.limit_bytes, "{stats:?}");
+                    assert!(stats.nodes < 1 << 20 && stats.chunks < 1 << 30, "a figure went below zero: {stats:?}");
                 }
             });
         }

@@ -9,10 +9,9 @@
 //! owns it, and must retire it.
 #![allow(unsafe_code, reason = "cells hold tagged pointers to nodes that an epoch keeps alive")]
 
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use super::node::{Header, NodeRef, OwnedNode};
+use super::node::{Chain, Header, NodeRef, OwnedNode};
 use super::sync::{AtomicPtr, Guard, Ordering, publication_fence, swing};
 
 /// Cells in a bucket: a cache line of 64 bytes. Two suffice a model.
@@ -40,28 +39,6 @@ pub(super) struct Edge<'g> {
 impl Edge<'_> {
     pub(super) fn is_tagged_right(&self, table: &Table) -> bool {
         tag_of(self.word) == table.place(self.node.run()[0]).tag
-    }
-}
-
-/// A node that was taken out of the table. Readers may still see it, so it is freed through the epoch or not at all.
-#[must_use = "an unlinked node leaks unless it is retired"]
-pub(super) struct Unlinked(ManuallyDrop<OwnedNode>);
-
-impl Unlinked {
-    pub(super) fn bytes(&self) -> usize {
-        self.0.view().bytes()
-    }
-
-    pub(super) fn run_length(&self) -> usize {
-        self.0.view().run().len()
-    }
-
-    /// Frees the node and runs `freed`, once every guard that may have seen the node is gone.
-    pub(super) fn retire(self, guard: &Guard, freed: impl FnOnce() + Send + 'static) {
-        guard.defer(move || {
-            drop(ManuallyDrop::into_inner(self.0));
-            freed();
-        });
     }
 }
 
@@ -120,7 +97,7 @@ impl Table {
 
     /// Offers a node to its bucket. `duplicate` receives a node with the same first hash that a racing thread
     /// published in another cell meanwhile and that was taken out for this one, or the other way round.
-    pub(super) fn publish(&self, node: OwnedNode, guard: &Guard, duplicate: impl FnMut(Unlinked)) -> Published {
+    pub(super) fn publish(&self, node: OwnedNode, guard: &Guard, duplicate: impl FnMut(Chain)) -> Published {
         let hash = node.view().run()[0];
         let place = self.place(hash);
         if self.find(hash, guard).is_some() {
@@ -139,7 +116,7 @@ impl Table {
     }
 
     /// Puts `node`, which begins with the same hash, in the place of the edge's node.
-    pub(super) fn replace(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Unlinked, OwnedNode> {
+    pub(super) fn replace(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Chain, OwnedNode> {
         debug_assert_eq!(edge.node.run()[0], node.view().run()[0], "an edge keeps its first hash");
         self.take_place(edge, node)
     }
@@ -150,15 +127,15 @@ impl Table {
         edge: Edge<'_>,
         node: OwnedNode,
         guard: &Guard,
-        duplicate: impl FnMut(Unlinked),
-    ) -> Result<Unlinked, OwnedNode> {
+        duplicate: impl FnMut(Chain),
+    ) -> Result<Chain, OwnedNode> {
         let hash = node.view().run()[0];
         let old = self.take_place(edge, node)?;
         self.part_twins(hash, self.place(hash), guard, duplicate);
         Ok(old)
     }
 
-    fn take_place(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Unlinked, OwnedNode> {
+    fn take_place(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Chain, OwnedNode> {
         let place = self.place(node.view().run()[0]);
         let word = pack(node, place.tag);
         if swing(edge.cell, edge.word, word) {
@@ -170,14 +147,14 @@ impl Table {
     }
 
     /// Takes the edge out, unless its cell has changed since it was read.
-    pub(super) fn remove(&self, edge: Edge<'_>) -> Option<Unlinked> {
+    pub(super) fn remove(&self, edge: Edge<'_>) -> Option<Chain> {
         swing(edge.cell, edge.word, std::ptr::null_mut()).then(|| unlinked(edge.word))
     }
 
     /// Leaves one cell with `hash`. Two threads can publish the same hash in two cells when a third one empties a
     /// cell between their scans. Each scans again after its own publication; the fence between makes at least one of
     /// the two see both, and both agree on the first cell.
-    fn part_twins(&self, hash: u64, place: Place, guard: &Guard, mut duplicate: impl FnMut(Unlinked)) {
+    fn part_twins(&self, hash: u64, place: Place, guard: &Guard, mut duplicate: impl FnMut(Chain)) {
         publication_fence();
         // A removal that fails was overtaken by another thread's success: look again.
         while let Some(extra) = self.matching(hash, place, guard).nth(1) {
@@ -232,8 +209,8 @@ fn edge<'g>(cell: &'g AtomicPtr<Header>, word: *mut Header, _guard: &'g Guard) -
     Some(Edge { cell, word, node })
 }
 
-fn unlinked(word: *mut Header) -> Unlinked {
+fn unlinked(word: *mut Header) -> Chain {
     let node = unpack(word).expect("an edge's word is not null");
-    // SAFETY: a CAS took the word out of its cell, and no node is ever in two cells: this thread is its only owner.
-    Unlinked(ManuallyDrop::new(unsafe { OwnedNode::from_raw(node) }))
+    // SAFETY: a CAS took the word out of its cell, and no node is ever in two cells: nobody but readers has it.
+    unsafe { Chain::of(node) }
 }

@@ -1,5 +1,5 @@
-//! A second, naive reading of RFC 9112 for whole inputs: slow, allocating, and written without a look at the parser that
-//! it judges. Tests and fuzz targets compare the two.
+//! A second, naive reading of RFC 9112 for whole inputs: slow, allocating, and built in another way (whole lines, split
+//! strings, recursive descent) than the parser that it judges. Tests and fuzz targets compare the two.
 
 #![allow(dead_code, reason = "each test binary and fuzz target uses its part")]
 

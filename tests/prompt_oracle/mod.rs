@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fmt;
 use trieway::prompt::Endpoint;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub(crate) type Json = serde_json::Error;
 type Object<'b> = BTreeMap<String, &'b RawValue>;
@@ -18,7 +18,8 @@ pub(crate) fn chunked(seed: u64, bytes: &[u8], chunk_bytes: usize) -> Vec<u64> {
     bytes
         .chunks_exact(chunk_bytes)
         .scan(seed, |link, chunk| {
-            *link = xxh3_64_with_seed(chunk, *link);
+            let product = u128::from(*link ^ xxh3_64(chunk)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            *link = (product >> 64) as u64 ^ (product & u128::from(u64::MAX)) as u64;
             Some(*link)
         })
         .collect()

@@ -10,6 +10,7 @@
 mod answer;
 mod cache;
 mod conn;
+mod door;
 mod exchange;
 mod fault_acts;
 mod faults;
@@ -130,11 +131,11 @@ pub fn spawn(options: Options) -> Result<Vec<u16>, String> {
     let mut doors = Vec::new();
     for port in options.ports()? {
         let address = std::net::SocketAddr::new(options.host, port);
-        doors.push(server::Door::open(address).map_err(|error| format!("cannot listen on {address}: {error}"))?);
+        doors.push(door::Door::open(address).map_err(|error| format!("cannot listen on {address}: {error}"))?);
     }
-    let ports = doors.iter().map(server::Door::port).collect();
+    let ports = doors.iter().map(door::Door::port).collect();
     let threads = options.threads.clamp(1, doors.len());
-    let mut shares: Vec<Vec<server::Door>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut shares: Vec<Vec<door::Door>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, door) in doors.into_iter().enumerate() {
         shares[index % threads].push(door);
     }
@@ -162,17 +163,18 @@ pub fn run(options: Options) -> Result<ExitCode, String> {
     let stop_after = options.stop_after;
     let model = options.model.join(",");
     let host = options.host;
-    let ports = spawn(options)?;
-    eprintln!("trieway-loadtest: {} engine(s) of {model} on {host}", ports.len());
-    for port in ports {
-        println!("{port}");
-    }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};
+        // Before the ports are known to anyone: whoever knows them may send a signal.
         let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+        let ports = spawn(options)?;
+        eprintln!("trieway-loadtest: {} engine(s) of {model} on {host}", ports.len());
+        for port in ports {
+            println!("{port}");
+        }
         let limit = async {
             match stop_after {
                 Some(seconds) => tokio::time::sleep(Duration::from_secs_f64(seconds)).await,

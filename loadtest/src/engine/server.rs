@@ -4,50 +4,19 @@
 //! then whatever that set free.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::conn::{Conn, LINGER, Phase};
+use super::door::Door;
 use super::faults::Fault;
 use super::timers::{ConnId, Timers, Wake};
 use super::{Engine, Options, exchange};
 
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
-const BACKLOG: i32 = 4096;
-
-/// An engine's listening address, and its listener while it has one.
-#[derive(Debug)]
-pub(crate) struct Door {
-    address: SocketAddr,
-    listener: Option<TcpListener>,
-    deaf: bool,
-}
-
-impl Door {
-    pub(crate) fn open(address: SocketAddr) -> io::Result<Self> {
-        let listener = listen(address, BACKLOG)?;
-        Ok(Self { address: listener.local_addr()?, listener: Some(listener), deaf: false })
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.address.port()
-    }
-}
-
-fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(backlog)?;
-    Ok(TcpListener::from_std(socket.into()))
-}
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -296,11 +265,8 @@ impl Server {
                 exchange::abandon(&mut self.conns[*key], engine, now);
             }
             crashed.into_iter().for_each(|key| self.drop_conn(key));
-        } else if door.listener.is_none() || door.deaf != deaf {
-            door.listener = None;
-            let mut listener = listen(door.address, if deaf { 1 } else { BACKLOG })?;
-            self.poll.registry().register(&mut listener, Token(index), Interest::READABLE)?;
-            (door.listener, door.deaf) = (Some(listener), deaf);
+        } else if let Some(listener) = door.reopen(deaf)? {
+            self.poll.registry().register(listener, Token(index), Interest::READABLE)?;
         }
         Ok(())
     }

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use super::Options;
 use super::stats::Sample;
+use super::{Options, answer};
 
 /// Below the time after which an engine closes an idle connection (uvicorn: 5 s).
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
@@ -172,58 +172,17 @@ impl Client {
 
 async fn read_whole(body: Incoming) -> Result<Sample, String> {
     let bytes = body.collect().await.map_err(|_| "broken body")?.to_bytes();
-    let answer: Value = serde_json::from_slice(&bytes).map_err(|_| "malformed answer")?;
-    let text = answer["choices"][0]["message"]["content"].as_str().ok_or("malformed answer")?;
-    let mut sample = Sample { text: text.to_owned(), ..Sample::default() };
-    read_usage(&answer, &mut sample);
-    Ok(sample)
+    answer::whole(&bytes)
 }
 
 async fn read_stream(mut body: Incoming, intended: Instant) -> Result<Sample, String> {
-    let mut sample = Sample::default();
-    let mut pending: Vec<u8> = Vec::new();
-    let mut last: Option<Instant> = None;
-    let mut done = false;
+    let mut events = answer::Events::new(intended);
     while let Some(frame) = body.frame().await {
-        let Ok(bytes) = frame.map_err(|_| "broken body")?.into_data() else { continue };
-        let now = Instant::now();
-        pending.extend_from_slice(&bytes);
-        let mut taken = 0;
-        while let Some(length) = memchr::memmem::find(&pending[taken..], b"\n\n") {
-            let event = &pending[taken..taken + length];
-            taken += length + 2;
-            let Some(data) = event.strip_prefix(b"data: ") else { continue };
-            if data == b"[DONE]" {
-                done = true;
-                continue;
-            }
-            let event: Value = serde_json::from_slice(data).map_err(|_| "malformed answer")?;
-            if event.get("error").is_some() {
-                return Err("error event".into());
-            }
-            read_usage(&event, &mut sample);
-            let text = event["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
-            if text.is_empty() {
-                continue;
-            }
-            sample.text.push_str(text);
-            match last.replace(now) {
-                None => sample.first_token = Some(now.saturating_duration_since(intended)),
-                Some(before) => sample.gaps.push(now - before),
-            }
+        if let Ok(bytes) = frame.map_err(|_| "broken body")?.into_data() {
+            events.take(&bytes, Instant::now())?;
         }
-        pending.drain(..taken);
     }
-    if done { Ok(sample) } else { Err("stream ended early".into()) }
-}
-
-fn read_usage(answer: &Value, sample: &mut Sample) {
-    let usage = &answer["usage"];
-    if let Some(tokens) = usage["prompt_tokens"].as_u64() {
-        sample.prompt_tokens = tokens;
-        sample.answer_tokens = usage["completion_tokens"].as_u64().unwrap_or(0);
-        sample.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"].as_u64();
-    }
+    events.finish()
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 //! the instant at which its request was meant to be sent.
 //!
 //! ```text
-//! plan (who says what when) → talk (one conversation) → client (HTTP) → stats → report
+//! plan (who says what when) → talk (one conversation) → client (HTTP) → answer → stats → report
 //! ```
 //!
 //! Must not know: what stands behind the URL. An engine's name is read from the response header `X-Engine`, if it is there.
 
+mod answer;
 mod client;
 mod options;
 mod plan;

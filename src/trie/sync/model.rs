@@ -11,7 +11,7 @@ use loom as checker;
 #[cfg(all(shuttle, not(loom)))]
 use shuttle as checker;
 
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use super::Ordering;
 use checker::sync::Mutex;
@@ -74,7 +74,8 @@ pub(in crate::trie) fn read_raises(raises: &AtomicU32) -> u32 {
 pub(in crate::trie) struct Tracked {
     #[cfg(loom)]
     memory: loom::cell::UnsafeCell<()>,
-    freed: std::sync::atomic::AtomicBool,
+    unlinked: AtomicBool,
+    freed: AtomicBool,
 }
 
 impl Tracked {
@@ -82,7 +83,8 @@ impl Tracked {
         Tracked {
             #[cfg(loom)]
             memory: loom::cell::UnsafeCell::new(()),
-            freed: std::sync::atomic::AtomicBool::new(false),
+            unlinked: AtomicBool::new(false),
+            freed: AtomicBool::new(false),
         }
     }
 
@@ -90,6 +92,10 @@ impl Tracked {
         assert!(!self.freed.load(Ordering::SeqCst), "a freed node is read");
         #[cfg(loom)]
         self.memory.with(|_| {});
+    }
+
+    pub(in crate::trie) fn unlink(&self) {
+        assert!(!self.unlinked.swap(true, Ordering::SeqCst), "a node is unlinked twice");
     }
 
     pub(in crate::trie) fn free(&self) {

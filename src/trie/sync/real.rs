@@ -32,6 +32,8 @@ impl Tracked {
     }
 
     pub(in crate::trie) fn read(&self) {}
+
+    pub(in crate::trie) fn unlink(&self) {}
 }
 
 /// A pinned epoch. It must not outlive the operation that pinned it.

@@ -1,0 +1,274 @@
+//! The figures, one section each.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use trieway_benches::trie::{Holder, MIN_MEMORY_BYTES, Matches, Options, Trie};
+
+use crate::engines::{Chain, Index, Ours, Scratch};
+use crate::measure::{allocated_bytes, count_from_now, cpu_ns, median_ns, quantile, resident_bytes};
+use crate::rivals::RIVALS;
+use crate::workload::{BACKENDS, CHUNK, Call, Dice, chain, distinct_bytes, fold_chain, shared_prefix, text_calls};
+
+fn everyone(memory_bytes: usize) -> impl Iterator<Item = (&'static str, Box<dyn Index>)> {
+    let ours = [("trieway", fold_chain as Chain), ("trieway, seeded chain", chain)];
+    let ours = ours.map(|(name, chain)| (name, Box::new(Ours::new(memory_bytes, chain)) as Box<dyn Index>));
+    ours.into_iter().chain(RIVALS.iter().map(|(name, make)| (*name, make())))
+}
+
+/// Makes every call known, and asserts that each is then found in full.
+fn prime(name: &str, index: &dyn Index, calls: &[Call]) {
+    let mut scratch = Scratch::new();
+    calls.iter().for_each(|call| index.prime(call, &mut scratch));
+    index.settle();
+    for call in calls {
+        let held = if index.in_chunks() { call.text.len() / CHUNK * CHUNK } else { call.text.chars().count() };
+        assert_eq!(index.call(call, &mut scratch), held, "{name} knows the whole prompt");
+    }
+}
+
+/// CPU nanoseconds a call over all calls, on `threads` threads that share them out: the median of several passes.
+fn pass_ns(index: &dyn Index, calls: &[Call], threads: usize) -> f64 {
+    let share = |first: usize| {
+        let mut scratch = Scratch::new();
+        let start = cpu_ns();
+        for call in calls.iter().skip(first).step_by(threads) {
+            black_box(index.call(call, &mut scratch));
+        }
+        cpu_ns() - start
+    };
+    let pass = || {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|first| scope.spawn(move || share(first))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a pass ends well")).sum::<u64>()
+        })
+    };
+    let mut times: Vec<u64> = (0..PASSES).map(|_| pass()).collect();
+    quantile(&mut times, 0.5) as f64 / calls.len() as f64
+}
+
+const PASSES: usize = 5;
+
+pub fn calls() {
+    for copies in [1, 16, 64] {
+        let calls = text_calls(copies);
+        let bytes: usize = calls.iter().map(|call| call.text.len()).sum();
+        let mean_kb = bytes as f64 / calls.len() as f64 / 1000.0;
+        println!("\nx{copies}: {} calls of {mean_kb:.1} KB on average; warm", calls.len());
+        for (name, chain) in [("folded chain alone", fold_chain as Chain), ("seeded chain alone", chain)] {
+            let mut key = Vec::new();
+            let pass = || calls.iter().for_each(|call| chain(black_box(call.text.as_bytes()), &mut key));
+            println!("{name:28} {:>9.0} ns a call", median_ns(5, pass) / calls.len() as f64);
+        }
+        for (name, index) in everyone(256 << 20) {
+            prime(name, &*index, &calls);
+            let (one, two) = (pass_ns(&*index, &calls, 1), pass_ns(&*index, &calls, 2));
+            let what = if index.inserts() { "match + insert" } else { "match" };
+            let (kb, faster) = (one / mean_kb, 2.0 * one / two);
+            println!("{name:28} {one:>9.0} ns a call, {kb:>6.0} ns a KB; x{faster:.2} by a 2nd thread; {what}");
+        }
+    }
+}
+
+pub fn sizes() {
+    for kb in [1, 10, 100, 1000] {
+        let count = (20_000 / kb).clamp(40, 2_000);
+        let calls = shared_prefix(kb * 1000, count);
+        println!("\n{kb} KB, 90 % shared, {count} prompts; warm");
+        for (name, index) in everyone(256 << 20) {
+            prime(name, &*index, &calls);
+            let one = pass_ns(&*index, &calls, 1);
+            println!("{name:28} {one:>11.0} ns a call, {:>6.0} ns a KB", one / kb as f64);
+        }
+    }
+}
+
+/// Each index in a process of its own, so that its allocations are its own.
+pub fn memory() {
+    let copies = 64;
+    let calls = text_calls(copies);
+    let distinct = distinct_bytes(&calls);
+    println!("x{copies}: {:.1} MB of distinct prompt text", distinct as f64 / 1e6);
+    drop(calls);
+    let program = std::env::current_exe().expect("this program has a path");
+    for name in std::iter::once("trieway").chain(RIVALS.iter().map(|(name, _)| *name)) {
+        let words = ["memory-of", name, &copies.to_string(), &distinct.to_string()];
+        let child = std::process::Command::new(&program).args(words).output();
+        let output = child.expect("this program runs").stdout;
+        let text = String::from_utf8_lossy(&output);
+        let grown: usize = text.lines().last().and_then(|line| line.parse().ok()).expect("a number of bytes");
+        println!("{name:28} {:>7.4} bytes a byte ({:.1} MB)", grown as f64 / distinct as f64, grown as f64 / 1e6);
+    }
+}
+
+/// Prints how many bytes are allocated when one index has learnt the text calls.
+pub fn memory_of(engine: &str, copies: usize, distinct: usize) {
+    let calls = text_calls(copies);
+    let limit = (distinct / 10).max(MIN_MEMORY_BYTES);
+    count_from_now();
+    // A tenth of the text is all the memory that this trie is given, and it must not evict for it.
+    let ours = (engine == "trieway").then(|| Ours::new(limit, fold_chain));
+    let rival = || RIVALS.iter().find(|(name, _)| *name == engine).expect("a known index").1();
+    let other = ours.is_none().then(rival);
+    let index: &dyn Index = match &ours {
+        Some(ours) => ours,
+        None => other.as_deref().expect("one of the two"),
+    };
+    let mut scratch = Scratch::new();
+    calls.iter().for_each(|call| index.prime(call, &mut scratch));
+    index.settle();
+    let grown = allocated_bytes();
+    if let Some(Ours { trie, .. }) = &ours {
+        let stats = trie.stats();
+        assert_eq!((stats.evicted_nodes, stats.refused_inserts), (0, 0), "{stats:?}");
+        println!("{stats:?}");
+        trie.check().expect("a sound trie");
+        // The books round up to size classes; the count is of bytes asked for.
+        return println!("{}", stats.used_bytes.max(grown));
+    }
+    println!("{grown}");
+}
+
+/// A fully held prompt of 100 KB: with and without hashing.
+pub fn quiet() {
+    let call = &shared_prefix(100_000, 1)[0];
+    let Ours { trie, .. } = Ours::new(64 << 20, chain);
+    let mut scratch = Scratch::new();
+    chain(call.text.as_bytes(), &mut scratch.key);
+    trie.insert(&scratch.key, Holder { slot: 0, generation: 0 });
+    let walk = each_ns(|| trie.lookup(black_box(&scratch.key), &mut scratch.found));
+    assert_eq!(scratch.found.chunks(0), 100_000 / CHUNK as u32);
+    let folded = each_ns(|| fold_chain(black_box(call.text.as_bytes()), &mut scratch.key));
+    let seeded = each_ns(|| chain(black_box(call.text.as_bytes()), &mut scratch.key));
+    println!(
+        "100 KB held in full: {walk:.0} ns a lookup; before it {folded:.0} ns (folded) or {seeded:.0} ns (seeded)"
+    );
+}
+
+fn each_ns(mut work: impl FnMut()) -> f64 {
+    median_ns(50, || (0..1_000).for_each(|_| work())) / 1_000.0
+}
+
+/// Lookups of a hot 11 KB prompt while another thread inserts and evicts at full speed.
+pub fn churn() {
+    let Ours { trie, .. } = Ours::new(64 << 20, chain);
+    let mut dice = Dice(3);
+    let hot: Vec<u64> = (0..88).map(|_| dice.next()).collect();
+    let holder = Holder { slot: 0, generation: 0 };
+    fill(&trie, &mut dice, 200_000);
+    trie.insert(&hot, holder);
+    let (mut quiet, _) = lookup_times(&trie, &hot, 400_000);
+    let quiet_median = quantile(&mut quiet, 0.5);
+    let quiet_tail = quantile(&mut quiet, 0.999);
+    let done = AtomicBool::new(false);
+    let (mut busy, missed, prompts, seconds) = std::thread::scope(|scope| {
+        let churner = scope.spawn(|| {
+            let (mut dice, mut prompts) = (Dice(5), 0u64);
+            while !done.load(Ordering::Relaxed) {
+                fill(&trie, &mut dice, 64);
+                trie.insert(&hot, holder);
+                prompts += 64;
+            }
+            prompts
+        });
+        let start = Instant::now();
+        let (times, missed) = lookup_times(&trie, &hot, 4_000_000);
+        let seconds = start.elapsed().as_secs_f64();
+        done.store(true, Ordering::Relaxed);
+        (times, missed, churner.join().expect("the churner ends well"), seconds)
+    });
+    println!(
+        "quiet: median {quiet_median} ns, p99.9 {quiet_tail} ns (the clock's own cost included, {} ns)",
+        clock_ns()
+    );
+    println!(
+        "churn: median {} ns, p99 {} ns, p99.9 {} ns, max {} ns; {:.2} M unique prompts/s beside it; {missed} misses",
+        quantile(&mut busy, 0.5),
+        quantile(&mut busy, 0.99),
+        quantile(&mut busy, 0.999),
+        quantile(&mut busy, 1.0),
+        prompts as f64 / seconds / 1e6,
+    );
+    println!("churn p99.9 / quiet median = {:.1}", quantile(&mut busy, 0.999) as f64 / quiet_median as f64);
+    trie.check().expect("a sound trie");
+}
+
+fn fill(trie: &Trie, dice: &mut Dice, prompts: usize) {
+    let mut key = [0; 128];
+    for _ in 0..prompts {
+        key.iter_mut().for_each(|hash| *hash = dice.next());
+        trie.insert(&key, Holder { slot: 0, generation: 0 });
+    }
+}
+
+fn lookup_times(trie: &Trie, key: &[u64], lookups: usize) -> (Vec<u64>, usize) {
+    let mut found = Matches::new(usize::from(BACKENDS));
+    let mut missed = 0;
+    let times = (0..lookups)
+        .map(|_| {
+            let start = Instant::now();
+            trie.lookup(black_box(key), &mut found);
+            let time = start.elapsed().as_nanos() as u64;
+            missed += usize::from(found.chunks(0) < key.len() as u32);
+            time
+        })
+        .collect();
+    (times, missed)
+}
+
+fn clock_ns() -> u64 {
+    let mut times: Vec<u64> = (0..100_000).map(|_| Instant::now().elapsed().as_nanos() as u64).collect();
+    quantile(&mut times, 0.5)
+}
+
+/// A backend's removal on tries of several sizes.
+pub fn raise() {
+    for megabytes in [1, 64, 512] {
+        let trie = Trie::new(&Options { memory_bytes: megabytes << 20, slots: 64 }).expect("enough memory");
+        let mut dice = Dice(3);
+        fill(&trie, &mut dice, megabytes * 1_000);
+        let one = median_ns(200, || (0..100).for_each(|_| _ = black_box(trie.raise(0)))) / 100.0;
+        trie.insert(&[1, 2, 3], Holder { slot: 0, generation: trie.generation(0) });
+        let mut found = Matches::new(64);
+        trie.lookup(&[1, 2, 3], &mut found);
+        assert_eq!(found.chunks(0), 3);
+        trie.raise(0);
+        trie.lookup(&[1, 2, 3], &mut found);
+        assert_eq!(found.chunks(0), 0);
+        println!("{megabytes:>4} MiB, {} nodes: {one:.0} ns a raise", trie.stats().nodes);
+    }
+}
+
+/// Ten million unique prompts of 16 KB through 64 MiB, with a hot prefix in between; in a process of its own.
+pub fn bound() {
+    let program = std::env::current_exe().expect("this program has a path");
+    let child = std::process::Command::new(program).arg("bound-alone").status().expect("this program runs");
+    assert!(child.success());
+}
+
+pub fn bound_alone() {
+    let before = resident_bytes();
+    let limit = 64 << 20;
+    let Ours { trie, .. } = Ours::new(limit, chain);
+    let mut dice = Dice(3);
+    let hot: Vec<u64> = (0..88).map(|_| dice.next()).collect();
+    let holder = Holder { slot: 0, generation: 0 };
+    let mut found = Matches::new(usize::from(BACKENDS));
+    trie.insert(&hot, holder);
+    let (mut most, mut missed) = (0, 0);
+    let start = cpu_ns();
+    for _ in 0..10_000 {
+        fill(&trie, &mut dice, 1_000);
+        trie.lookup(&hot, &mut found);
+        missed += usize::from(found.chunks(0) < 88);
+        trie.insert(&hot, holder);
+        most = most.max(resident_bytes() - before);
+        assert!(trie.stats().used_bytes <= limit);
+    }
+    let each = (cpu_ns() - start) as f64 / 1e7;
+    println!("grown by at most {:.1} MiB of 64; hot prefix missed {missed} of 10,000 times", most as f64 / 1048576.0);
+    println!("{each:.0} ns a prompt; {:?}", trie.stats());
+    trie.check().expect("a sound trie");
+    assert!(most < limit + limit / 10, "within the limit and a tenth");
+}

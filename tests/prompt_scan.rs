@@ -199,6 +199,16 @@ fn adversarial() -> Vec<(&'static str, String)> {
         ("parts", format!(r#"{{"messages":[{{"content":[{}{{}}]}}]}}"#, filled("{\"text\":\"\"},"))),
         ("results", format!(r#"{{"messages":[{{"content":[{{"content":[{}{{}}]}}]}}]}}"#, filled("{\"content\":[]},"))),
         ("tokens", format!(r#"{{"prompt":[{}1]}}"#, filled("1,"))),
+        ("spaced tokens", format!(r#"{{"prompt":[{}1]}}"#, filled("1 ,"))),
+        ("long tokens", format!(r#"{{"prompt":[{}1]}}"#, filled(&format!("{},", "1".repeat(70))))),
+        (
+            "long strings",
+            format!(r#"{{"messages":[{{"content":[{}1]}}]}}"#, filled(&format!("\"{}\",", "a".repeat(300)))),
+        ),
+        ("long parts", {
+            let part = format!(r#"{{"content":[{{"text":"{}\n"}}]}},"#, "a".repeat(300));
+            format!(r#"{{"messages":[{{"content":[{}1]}}]}}"#, filled(&part))
+        }),
         ("lists", format!(r#"{{"prompt":[{}[]]}}"#, filled("[1],"))),
         ("open quotes", format!(r#"{{"messages":[{}"#, filled("\""))),
         ("open braces", format!(r#"{{"messages":{}"#, filled("{\"messages\":"))),

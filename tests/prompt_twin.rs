@@ -86,6 +86,7 @@ fn string() -> impl Strategy<Value = String> {
         1 => "[éß漢字😀\u{7f}\u{80}\u{ffff}]{1,4}",
         1 => select(&["\\n", "\\\"", "\\\\", "\\/", "\\t", "\\b", "\\f", "\\r"][..]).prop_map(str::to_owned),
         1 => any::<u16>().prop_map(|unit| format!("\\u{unit:04x}")),
+        1 => ("[ !#-\\[\\]-~]{1,70}", 1..12_usize).prop_map(|(piece, times)| piece.repeat(times)),
         1 => (0xd7f0..0xe010_u32, 0xdbf0..0xe010_u32).prop_map(|(high, low)| format!("\\u{high:04X}\\u{low:04x}")),
     ];
     vec(piece, 0..5).prop_map(|pieces| format!("\"{}\"", pieces.concat()))
@@ -160,7 +161,14 @@ fn messages() -> impl Strategy<Value = String> {
 }
 
 fn prompt() -> impl Strategy<Value = String> {
-    let ids = || array((0..1_u32 << 31).prop_map(|id| id.to_string()));
+    let id = || prop_oneof![4 => 0..200_000_u32, 1 => 0..1_u32 << 31];
+    let separator = || prop_oneof![4 => Just(","), 4 => Just(", "), 1 => Just(" ,\n")];
+    let ids = || {
+        (vec(id(), 0..90), separator()).prop_map(|(ids, separator)| {
+            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            format!("[{}]", ids.join(separator))
+        })
+    };
     prop_oneof![string(), array(string()), ids(), array(ids()), junk(), array(part(junk()))]
 }
 

@@ -118,7 +118,7 @@ impl<'b> Cursor<'b> {
     }
 
     /// Steps over spaces and commas: in sound text, all that stands between two values.
-    #[inline]
+    #[inline(always)]
     fn gap(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t' | b',')) {
             self.at += 1;
@@ -163,9 +163,10 @@ impl<'b> Cursor<'b> {
         Some(name)
     }
 
-    /// Steps over a short number, if the next value is one.
-    #[inline]
-    pub(super) fn short_number(&mut self) -> Option<u32> {
+    /// Inside an array: steps over the next element, if it is a short number.
+    #[inline(always)]
+    pub(super) fn next_short_number(&mut self) -> Option<u32> {
+        self.gap();
         let (number, len) = short_number(self.text, self.at)?;
         let ended = self.text.get(self.at + len).is_none_or(|&byte| ends_scalar(byte));
         ended.then(|| {

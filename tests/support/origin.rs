@@ -147,8 +147,10 @@ impl Origin {
         self.shared.received.lock().expect("received").len()
     }
 
+    /// Forgets what has been received. Call it while nothing is being sent.
     pub fn forget(&self) {
         self.shared.received.lock().expect("received").clear();
+        self.shared.streams.lock().expect("streams").iter_mut().for_each(Vec::clear);
     }
 
     /// Every request that came, read once more from the connections' bytes by a reader of its own. Requests that were cut

@@ -6,6 +6,7 @@ mod connection_model;
 mod support;
 
 use connection_model::{Expected, Random, expected, pipeline};
+use support::canonical::http_model;
 use support::origin::Peer;
 use support::{Client, Origin, Received, Router};
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use connection_model::Random;
+use support::canonical::http_model;
 use support::origin::{Peer, ok};
 use support::{Client, Origin, Received, Router};
 

@@ -3,10 +3,8 @@
 
 #![allow(dead_code, reason = "each user takes its part")]
 
-#[path = "../http_model/mod.rs"]
-mod http_model;
-
-use http_model::{Body, Chunked};
+// The user's root names the model: a test takes it from its support, a fuzz target from its file.
+use crate::http_model::{self, Body, Chunked};
 
 /// One request that must reach a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]

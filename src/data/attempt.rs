@@ -17,10 +17,11 @@ use super::relay::{self, Answer};
 use super::request::{Request, Seen};
 use super::sabotage;
 use super::socket::Got;
+use super::tunnel;
 use super::upstream::{ConnectFailure, Target, Upstream};
 use crate::http::forward::{self, OutFraming, RequestOut, ResponseOut};
 use crate::http::framing::{self, ResponseBody, ResponseFraming};
-use crate::http::head::parse_response;
+use crate::http::head::{Name, parse_response};
 use crate::metrics::shard::ErrorKind;
 
 pub(super) struct Attempt<'a> {
@@ -142,7 +143,9 @@ impl Attempt<'_> {
                 && let Some(head_len) = parse_response(answer.filled(), &client.worker.limits, &mut scratch.response)?
             {
                 let framing = framing::response(&scratch.response, answer.filled(), self.seen.method)?;
-                if framing.switching {
+                let asked = self.websocket()
+                    && tunnel::is_websocket(scratch.response.field_kind(answer.filled(), Name::Upgrade));
+                if framing.switching && !asked {
                     return Err(Failure::Upstream(
                         ErrorKind::BadResponse,
                         self.describe("switched protocols without being asked"),
@@ -187,6 +190,11 @@ impl Attempt<'_> {
         }
     }
 
+    /// A WebSocket is asked for, and may be had: the control plane has none.
+    fn websocket(&self) -> bool {
+        self.request.framing.websocket && matches!(self.target, Target::Backend(_))
+    }
+
     /// Writes the head for this backend into `scratch.out`.
     fn write_head(&self, client: &Client, scratch: &mut Scratch) {
         let config = &client.worker.shared.config;
@@ -212,7 +220,7 @@ impl Attempt<'_> {
                 client_ip: client.address.as_bytes(),
                 preserve_host: config.preserve_host && matches!(self.target, Target::Backend(_)),
                 authorization,
-                upgrade_websocket: false,
+                upgrade_websocket: self.websocket(),
             },
         );
     }
@@ -282,6 +290,9 @@ impl Attempt<'_> {
         scratch.out.clear();
         forward::response(&mut scratch.out, &scratch.response, bytes.filled(), &how);
         bytes.consume(begun.head_len);
+        if begun.framing.switching {
+            return self.switch(client, &scratch.out, upstream, bytes).await;
+        }
         let answer = Answer {
             head: &scratch.out,
             body: begun.framing.body,
@@ -298,5 +309,23 @@ impl Attempt<'_> {
             client.socket.reset_on_close();
         }
         relayed.map(|_| Outcome { status: scratch.response.status, keep_alive })
+    }
+
+    /// Passes the 101 on, and then whatever either side sends.
+    async fn switch(
+        &self,
+        client: &mut Client,
+        head: &[u8],
+        mut upstream: Upstream,
+        early: Buffer,
+    ) -> Result<Outcome, Failure> {
+        client.send(&mut [IoSlice::new(head)]).await?;
+        let carried = tunnel::run(client, &mut upstream.socket, early).await;
+        upstream.socket.shutdown();
+        let to_client_bytes = carried?;
+        if let Some(observer) = &self.observer {
+            observer.lane.response_bytes.add(to_client_bytes);
+        }
+        Ok(Outcome { status: 101, keep_alive: false })
     }
 }

@@ -1,7 +1,7 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
 //! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
-//! it), `plan` (where it goes), `attempt` (one backend's turn) and `relay` (the answer). Below them: `client`, `upstream`,
+//! it), `plan` (where it goes), `attempt` (one backend's turn), `relay` (the answer) and `tunnel` (a WebSocket). Below them: `client`, `upstream`,
 //! `socket`, `buffer`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
@@ -26,6 +26,7 @@ mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
 mod socket;
+mod tunnel;
 mod turn;
 mod upstream;
 mod worker;

@@ -96,8 +96,7 @@ fn set_request_id(scratch: &mut Scratch, head: &[u8], random: impl Fn() -> [u64;
     }
 }
 
-/// With `--api-key`, everything but probes and metrics needs it. The comparison's time does not depend on where the keys
-/// differ.
+/// With `--api-key`, everything but probes and metrics needs it.
 fn authorize(
     config: &crate::config::Config,
     scratch: &Scratch,
@@ -111,15 +110,22 @@ fn authorize(
         return Ok(());
     }
     let given = scratch.request.field_kind(head, Name::Authorization).unwrap_or_default();
-    let given = given.strip_prefix(b"Bearer ").or_else(|| given.strip_prefix(b"bearer ")).unwrap_or_default();
-    let expected = key.0.as_bytes();
-    let differing =
-        (0..expected.len()).fold(0, |acc, i| acc | (expected[i] ^ given.get(i).copied().unwrap_or(!expected[i])));
-    if differing == 0 && given.len() == expected.len() {
+    let (scheme, given) = given.split_at_checked(7).unwrap_or_default();
+    if scheme.eq_ignore_ascii_case(b"Bearer ") && same_secret(key.0.as_bytes(), given) {
         return Ok(());
     }
     let message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'";
     Err(Failure::Refused(Refusal { kind: "authentication_error", ..Refusal::invalid(401, "invalid_api_key", message) }))
+}
+
+/// Compares in a time that depends on the lengths alone, not on where the two differ.
+fn same_secret(expected: &[u8], given: &[u8]) -> bool {
+    if expected.len() != given.len() {
+        return false;
+    }
+    // The barrier keeps the compiler from leaving the loop at the first difference.
+    let differing = expected.iter().zip(given).fold(0, |acc, (a, b)| std::hint::black_box(acc | (a ^ b)));
+    differing == 0
 }
 
 fn too_large(limit: usize) -> Failure {

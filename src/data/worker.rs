@@ -13,6 +13,7 @@ use super::deadline::Deadlines;
 use super::lease::Leases;
 use super::turn::Turns;
 use super::upstream::Pools;
+use crate::config::Config;
 use crate::fleet::snapshot::Snapshot;
 use crate::http::limits::Limits;
 use crate::metrics::shard::Shard;
@@ -32,7 +33,7 @@ pub(super) struct Worker {
     pub(super) pools: RefCell<Pools>,
     snapshot: RefCell<Rc<View>>,
     random: Cell<u64>,
-    /// What the backends get in place of the client's `Authorization`.
+    /// What the backends get in place of the client's `Authorization`; empty: they get none.
     pub(super) authorization: Option<Vec<u8>>,
 }
 
@@ -61,7 +62,7 @@ impl Worker {
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
             snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),
             random: Cell::new(seed),
-            authorization: shared.config.backend_api_key.as_ref().map(|key| format!("Bearer {}", key.0).into_bytes()),
+            authorization: authorization(&shared.config),
         })
     }
 
@@ -105,6 +106,15 @@ impl Worker {
             self.shared.trie.tick();
             self.blocks.trim();
         }
+    }
+}
+
+/// The backends' key if there is one. The router's own is for the router: it is not sent on.
+fn authorization(config: &Config) -> Option<Vec<u8>> {
+    match (&config.backend_api_key, &config.api_key) {
+        (Some(key), _) => Some(format!("Bearer {}", key.0).into_bytes()),
+        (None, Some(_)) => Some(Vec::new()),
+        (None, None) => None,
     }
 }
 

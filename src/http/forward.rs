@@ -27,7 +27,7 @@ pub struct RequestOut<'a> {
     pub client_ip: &'a [u8],
     /// Send the client's `Host` instead of `authority`.
     pub preserve_host: bool,
-    /// Replaces the client's `Authorization`: the whole value.
+    /// Replaces the client's `Authorization`: the whole value. Empty: none is sent.
     pub authorization: Option<&'a [u8]>,
     pub upgrade_websocket: bool,
 }
@@ -54,7 +54,7 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, buf: &[u8], how: &RequestO
             push_kept(out, field, buf);
         }
     }
-    if let Some(authorization) = how.authorization {
+    if let Some(authorization) = how.authorization.filter(|value| !value.is_empty()) {
         push_field(out, b"Authorization", authorization);
     }
     push_forwarded_for(out, head, buf, &nominated, how.client_ip);

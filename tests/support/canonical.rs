@@ -2,7 +2,7 @@
 //! model of HTTP, which shares no code with the router.
 
 #[path = "../http_model/mod.rs"]
-mod http_model;
+pub(crate) mod http_model;
 
 use http_model::Body;
 

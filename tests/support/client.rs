@@ -114,6 +114,12 @@ impl Client {
         }
     }
 
+    /// The status of the next response; `None` when the connection ends instead.
+    pub fn try_response_status(&mut self) -> Option<u16> {
+        let more = self.rest.len() >= 4 || self.read_some();
+        more.then(|| self.response().status)
+    }
+
     /// Reads one response, interim or final, to a request of this method.
     pub fn response_to(&mut self, method: &str) -> Response {
         let (status, head) = self.head();

@@ -34,6 +34,7 @@ impl Received {
 /// The connection on which a handler answers.
 pub struct Peer {
     pub stream: TcpStream,
+    connection: usize,
     shared: Arc<Shared>,
 }
 
@@ -61,6 +62,19 @@ pub fn ok(body: &str) -> String {
 impl Peer {
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.stream.write_all(bytes.as_ref()).is_ok()
+    }
+
+    /// Everything that has been read of this connection so far.
+    pub fn came(&self) -> Vec<u8> {
+        self.shared.streams.lock().expect("streams")[self.connection].clone()
+    }
+
+    /// Whether a moment passes without a byte of the router's.
+    pub fn is_quiet(&self) -> bool {
+        let _ = self.stream.set_read_timeout(Some(super::MOMENT));
+        let quiet = matches!(self.stream.peek(&mut [0; 1]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        let _ = self.stream.set_read_timeout(None);
+        quiet
     }
 
     /// Sends the pieces one by one, far enough apart to be read one by one.
@@ -134,7 +148,7 @@ impl Origin {
                 accepting.streams.lock().expect("streams").push(Vec::new());
                 let Ok(stream) = stream else { continue };
                 let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
-                std::thread::spawn(move || serve(Peer { stream, shared }, connection, &models, &*handler));
+                std::thread::spawn(move || serve(Peer { stream, connection, shared }, connection, &models, &*handler));
             }
         });
         Origin { address, shared }
@@ -153,8 +167,10 @@ impl Origin {
         self.shared.received.lock().expect("received").len()
     }
 
+    /// Forgets what has been received. Call it while nothing is being sent.
     pub fn forget(&self) {
         self.shared.received.lock().expect("received").clear();
+        self.shared.streams.lock().expect("streams").iter_mut().for_each(Vec::clear);
     }
 
     /// Answers nothing any more, not even probes, until it is thawed.

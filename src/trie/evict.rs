@@ -7,7 +7,7 @@
 use super::mark::Mark;
 use super::node::{Chain, NodeRef, OwnedNode, Shape};
 use super::sync::{Guard, Ordering};
-use super::table::Edge;
+use super::table::{Edge, Published};
 use super::{Trie, holders};
 
 /// Runs that a sample should see, and buckets that it may read for them.
@@ -64,15 +64,16 @@ impl Trie {
     }
 
     /// Puts `node` in the place of the most dispensable run of its full bucket.
-    pub(super) fn displace(&self, node: OwnedNode, guard: &Guard) -> Result<(), OwnedNode> {
+    pub(super) fn displace(&self, node: OwnedNode, guard: &Guard) -> Published {
         let bucket = self.table.bucket_of(node.view().run()[0]);
         let Some(victim) = self.table.edges_in(bucket, guard).max_by_key(|edge| self.dispensable(edge.node)) else {
-            return Err(node);
+            return Published::Taken(node);
         };
-        let old = self.table.displace(victim, node, guard, |twin| self.retire(twin, guard))?;
-        self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
-        self.retire(old, guard);
-        Ok(())
+        let outcome = self.table.displace(victim, node, guard, |old| self.retire(old, guard));
+        if let Published::Done | Published::Withdrawn = outcome {
+            self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
     }
 
     pub(super) fn retire(&self, node: Chain, guard: &Guard) {

@@ -1,20 +1,22 @@
 //! Changes to the marks of one run. Safe code over a slice of words.
 //!
 //! Every change is a CAS on one cell, Relaxed: a mark is complete in its word and leads to no other memory, so nothing
-//! has to be ordered with it. A cell is free when it is empty or its mark is void. Two threads that mark a run for the
-//! same backend at once can leave two marks of it; a lookup takes one of them, so the other's chunks may be forgotten.
+//! has to be ordered with it. A cell is free when it is empty or its mark is void.
+//!
+//! Before a run is copied its cells are frozen: a word with [`FROZEN`] never changes again. So whatever anybody put on
+//! the run is in the copy, and whoever comes later learns that it must go to the copy.
 
-use super::mark::{Mark, NO_MARK};
+use super::mark::{FROZEN, Mark, NO_MARK};
 use super::slots::Slots;
-use super::sync::AtomicU64;
 use super::sync::Ordering::Relaxed;
+use super::sync::{self, AtomicU64};
 
 /// A mark is renewed when its stamp is this much behind, in stamp units: a hot run that all workers share is then not
 /// written by each request.
 const RENEW_UNITS: u32 = 4;
 
 /// Adds `mark`, or joins it with what the run says of that backend. Returns how many chunks are believed of it that
-/// were not before; `None` if no cell is free.
+/// were not before; `None` if no cell is free, or if there is something to write and the cells are frozen.
 pub(super) fn put(marks: &[AtomicU64], mark: Mark, slots: &Slots) -> Option<u32> {
     loop {
         let (cell, word, joined) = place(marks, mark, slots)?;
@@ -24,36 +26,54 @@ pub(super) fn put(marks: &[AtomicU64], mark: Mark, slots: &Slots) -> Option<u32>
         if fresh == 0 && current {
             return Some(0);
         }
+        if word & FROZEN != 0 {
+            return None;
+        }
         if cell.compare_exchange(word, joined.pack(), Relaxed, Relaxed).is_ok() {
             return Some(fresh);
         }
     }
 }
 
-/// The cell that `mark` belongs in, what is in it, and what should be: the backend's own cell, or else a free one.
+/// The cell that `mark` belongs in, what is in it, and what should be: the backend's own cell, or else the first free
+/// one.
+///
+/// Each cell is read once: a free cell that another thread has taken since for the same backend makes the caller's CAS
+/// fail, so two threads do not leave two marks of one backend. They still can when an earlier cell becomes free
+/// between their looks; a lookup then takes one of the two.
 fn place<'m>(marks: &'m [AtomicU64], mark: Mark, slots: &Slots) -> Option<(&'m AtomicU64, u64, Mark)> {
-    let own = marks.iter().find_map(|cell| {
+    let mut free = None;
+    for cell in marks {
         let word = cell.load(Relaxed);
-        let old = Mark::unpack(word).filter(|old| old.slot == mark.slot)?;
-        let held = if old.generation == mark.generation { old.held.max(mark.held) } else { mark.held };
-        Some((cell, word, Mark { held, ..mark }))
-    });
-    own.or_else(|| {
-        marks.iter().find_map(|cell| {
-            let word = cell.load(Relaxed);
-            let taken = Mark::unpack(word).is_some_and(|old| slots.is_live(old));
-            (!taken).then_some((cell, word, mark))
-        })
-    })
+        match Mark::unpack(word) {
+            Some(old) if old.slot == mark.slot => {
+                let held = if old.generation == mark.generation { old.held.max(mark.held) } else { mark.held };
+                return Some((cell, word, Mark { held, ..mark }));
+            }
+            Some(old) if slots.is_live(old) => {}
+            _ => free = free.or(Some((cell, word, mark))),
+        }
+    }
+    free
 }
 
-/// Leaves the holder at most `keep` chunks of the run.
-pub(super) fn shorten(marks: &[AtomicU64], slot: u16, generation: u16, keep: u8) {
+/// Makes every cell's word final.
+pub(super) fn freeze(marks: &[AtomicU64]) {
+    for cell in marks {
+        sync::freeze(cell, FROZEN);
+    }
+}
+
+/// Leaves the holder at most `keep` chunks of the run. Returns whether that could be done; not if the cells are frozen.
+pub(super) fn shorten(marks: &[AtomicU64], slot: u16, generation: u16, keep: u8) -> bool {
     for cell in marks {
         let mut word = cell.load(Relaxed);
         while let Some(old) = Mark::unpack(word) {
             if old.slot != slot || old.generation != generation || old.held <= keep {
                 break;
+            }
+            if word & FROZEN != 0 {
+                return false;
             }
             let left = if keep == 0 { NO_MARK } else { Mark { held: keep, ..old }.pack() };
             match cell.compare_exchange(word, left, Relaxed, Relaxed) {
@@ -62,9 +82,10 @@ pub(super) fn shorten(marks: &[AtomicU64], slot: u16, generation: u16, keep: u8)
             }
         }
     }
+    true
 }
 
-/// Clears void marks; returns whether a valid one is left.
+/// Clears void marks; returns whether a valid one is left. A copy leaves void marks out by itself.
 pub(super) fn scrub(marks: &[AtomicU64], slots: &Slots) -> bool {
     let mut alive = false;
     for cell in marks {
@@ -72,8 +93,8 @@ pub(super) fn scrub(marks: &[AtomicU64], slots: &Slots) -> bool {
         let Some(mark) = Mark::unpack(word) else { continue };
         if slots.is_live(mark) {
             alive = true;
-        } else {
-            // Failure means that somebody has just put a valid mark there.
+        } else if word & FROZEN == 0 {
+            // Failure means that somebody has just put a valid mark there, or is making a copy.
             alive |= cell.compare_exchange(word, NO_MARK, Relaxed, Relaxed).is_err();
         }
     }
@@ -131,14 +152,31 @@ mod tests {
     }
 
     #[test]
+    fn frozen_cells_are_read_and_never_written() {
+        let (marks, slots) = (cells(3), Slots::new(4));
+        put(&marks, mark(0, 5, 0), &slots);
+        put(&marks, mark(1, 5, 0), &slots);
+        slots.raise(1);
+        freeze(&marks);
+        let words = || marks.iter().map(|cell| cell.load(Relaxed)).collect::<Vec<_>>();
+        let before = words();
+        assert_eq!(put(&marks, mark(0, 4, 0), &slots), Some(0), "there is nothing to write");
+        assert_eq!(put(&marks, mark(0, 6, 0), &slots), None);
+        assert_eq!(put(&marks, mark(2, 1, 0), &slots), None);
+        assert!(!shorten(&marks, 0, 0, 1));
+        assert!(shorten(&marks, 0, 0, 5), "there is nothing to write");
+        assert!(scrub(&marks, &slots));
+        assert_eq!(words(), before);
+        assert_eq!(live(&marks, &slots).collect::<Vec<_>>(), [mark(0, 5, 0)]);
+    }
+
+    #[test]
     fn shortening_touches_one_holder_and_scrubbing_only_void_marks() {
         let (marks, slots) = (cells(3), Slots::new(4));
         for slot in 0..3 {
             put(&marks, mark(slot, 9, 0), &slots);
         }
-        shorten(&marks, 1, 0, 4);
-        shorten(&marks, 2, 0, 0);
-        shorten(&marks, 0, 7, 0);
+        assert!(shorten(&marks, 1, 0, 4) && shorten(&marks, 2, 0, 0) && shorten(&marks, 0, 7, 0));
         assert_eq!(live(&marks, &slots).collect::<Vec<_>>(), [mark(0, 9, 0), mark(1, 4, 0)]);
         slots.raise(0);
         assert!(scrub(&marks, &slots));

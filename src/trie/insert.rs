@@ -57,14 +57,18 @@ impl Trie {
     /// other runs behind the gap stay, but don't count until the gap is closed.
     pub fn forget(&self, key: &[u64], holder: Holder, keep_chunks: usize) {
         let guard = pin();
-        let mut start = 0;
+        let (mut start, mut losses) = (0, 0);
         while let Some(edge) = key.get(start).and_then(|&hash| self.table.find(hash, &guard)) {
             let matched = common(edge.node.run(), &key[start..]);
             let keep = keep_chunks.saturating_sub(start);
-            if keep < matched {
-                holders::shorten(edge.node.marks(), holder.slot, holder.generation, keep as u8);
+            let done =
+                keep >= matched || holders::shorten(edge.node.marks(), holder.slot, holder.generation, keep as u8);
+            if done || losses == MAX_LOSSES {
+                start += matched;
+            } else {
+                // A copy is about to take the run's place.
+                losses += 1;
             }
-            start += matched;
         }
     }
 }
@@ -127,29 +131,34 @@ impl Walk<'_> {
         let node = room.build(start as u32, run, &[]);
         self.trie.ledger().built(run.len());
         node.view().marks()[0].store(self.mark(run.len()).pack(), Ordering::Relaxed);
-        let length = run.len();
-        match self.trie.table.publish(node, guard, |twin| self.trie.retire(twin, guard)) {
-            Published::Done => {}
-            Published::Taken(node) => {
-                self.discard(node);
-                return Step::Lost;
+        let mut outcome = self.trie.table.publish(node, guard, |twin| self.trie.retire(twin, guard));
+        if let Published::Full(node) = outcome {
+            outcome = self.trie.displace(node, guard);
+        }
+        match outcome {
+            Published::Done => {
+                self.fresh += run.len() as u32;
+                Step::On(run.len())
             }
-            Published::Full(node) => {
-                if let Err(node) = self.trie.displace(node, guard) {
-                    self.discard(node);
-                    return Step::Lost;
-                }
+            Published::Withdrawn => Step::Lost,
+            Published::Taken(node) | Published::Full(node) => {
+                self.discard(node);
+                Step::Lost
             }
         }
-        self.fresh += length as u32;
-        Step::On(length)
     }
 
     /// Puts a copy in the run's place: longer by `growth`, with room for this holder, which holds `matched` chunks of
-    /// it and the growth. A mark that is put on the old node meanwhile is forgotten.
+    /// it and the growth.
+    ///
+    /// The run's marks are frozen first, so that the copy has them all. Whoever finds them frozen makes a copy as well
+    /// instead of waiting; one of the copies takes the place, and the others' makers look again.
     fn rebuild(&mut self, edge: Edge<'_>, growth: &[u64], matched: usize, guard: &Guard) -> Step {
         let (node, slots) = (edge.node, &self.trie.slots);
         let length = node.run().len() + growth.len();
+        if !edge.is_current() {
+            return Step::Lost;
+        }
         let live = holders::live(node.marks(), slots).count();
         let crowded = live == node.marks().len();
         let shape = Shape::new(length, if crowded { 2 * live } else { live + 1 });
@@ -159,6 +168,12 @@ impl Walk<'_> {
         let copy = room.build(node.depth(), node.run(), growth);
         self.trie.ledger().built(length);
         let cells = copy.view().marks();
+        holders::freeze(node.marks());
+        if holders::live(node.marks(), slots).count() > cells.len() {
+            // Others came before the freeze. The next copy has room for them.
+            self.discard(copy);
+            return Step::Lost;
+        }
         for (cell, mark) in cells.iter().zip(holders::live(node.marks(), slots)) {
             cell.store(mark.pack(), Ordering::Relaxed);
         }

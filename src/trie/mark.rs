@@ -10,6 +10,14 @@ pub const MAX_SLOTS: usize = 1 << 12;
 pub(super) const STAMP_CHUNKS: u64 = 32;
 
 const STAMP_BITS: u32 = 28;
+const HELD_MASK: u64 = 0x7f;
+
+/// The most chunks that a mark can count.
+pub(super) const MAX_HELD: usize = HELD_MASK as usize;
+
+/// Set in a cell whose word is final, because a copy of its run is about to take the run's place.
+pub(super) const FROZEN: u64 = 1 << 35;
+
 const STAMP_MASK: u32 = (1 << STAMP_BITS) - 1;
 
 /// A moment on a backend's byte clock, in units of [`STAMP_CHUNKS`], modulo 2^28.
@@ -41,12 +49,12 @@ pub(super) struct Mark {
     pub(super) stamp: Stamp,
 }
 
-/// The word of a cell without a mark. No mark packs to it, because `held` is never 0.
+/// The word of a cell without a mark, [`FROZEN`] aside. No mark packs to it, because `held` is never 0.
 pub(super) const NO_MARK: u64 = 0;
 
 impl Mark {
     pub(super) fn pack(self) -> u64 {
-        debug_assert!(self.held > 0 && usize::from(self.slot) < MAX_SLOTS);
+        debug_assert!((1..=MAX_HELD).contains(&usize::from(self.held)) && usize::from(self.slot) < MAX_SLOTS);
         u64::from(self.slot)
             | u64::from(self.generation) << 12
             | u64::from(self.held) << 28
@@ -54,13 +62,11 @@ impl Mark {
     }
 
     pub(super) fn unpack(word: u64) -> Option<Mark> {
-        if word == NO_MARK {
-            return None;
-        }
-        Some(Mark {
+        let held = (word >> 28 & HELD_MASK) as u8;
+        (held > 0).then_some(Mark {
             slot: (word & 0xfff) as u16,
             generation: (word >> 12) as u16,
-            held: (word >> 28) as u8,
+            held,
             stamp: Stamp((word >> 36) as u32),
         })
     }
@@ -74,16 +80,19 @@ mod tests {
     fn a_mark_survives_packing_at_the_ends_of_every_field() {
         for slot in [0, 1, 4095] {
             for generation in [0, 1, u16::MAX] {
-                for held in [1, 124, u8::MAX] {
+                for held in [1, 124, MAX_HELD as u8] {
                     for clock in [0, 1 << 20, (u64::from(STAMP_MASK)) * STAMP_CHUNKS] {
                         let mark = Mark { slot, generation, held, stamp: Stamp::at(clock) };
                         assert_ne!(mark.pack(), NO_MARK);
+                        assert_eq!(mark.pack() & FROZEN, 0);
+                        assert_eq!(Mark::unpack(mark.pack() | FROZEN), Some(mark));
                         assert_eq!(Mark::unpack(mark.pack()), Some(mark));
                     }
                 }
             }
         }
         assert_eq!(Mark::unpack(NO_MARK), None);
+        assert_eq!(Mark::unpack(NO_MARK | FROZEN), None);
     }
 
     #[test]

@@ -20,18 +20,26 @@
 //! | table cell | insert (publish, displace, replace by a copy), eviction, sweep: [`sync::swing`] | CAS, Release | Acquire |
 //! | run, length, room, depth of a node | whoever makes the node, before it is published; then never | plain | plain, behind the cell's Acquire |
 //! | mark | insert, forget, sweep | CAS, Relaxed | Relaxed: a mark is whole in its word and leads nowhere |
+//! | frozen bit of a mark's cell | insert, before it copies the run: [`sync::freeze`] | or, Relaxed; then the cell never changes | by the CAS that fails |
 //! | raises of a slot | raise | add, Release | Acquire: [`sync::read_raises`] |
 //! | head and links of the reclaimer's stacks | retiring, the epoch's destructors | CAS, Release | swap, Acquire |
 //! | horizon, clock of a slot; ledger; sweep position | anyone | Relaxed | Relaxed: figures, nothing hangs on their order |
 //!
 //! Whoever takes a node out of a cell by a successful CAS is its only owner and hands it to the epoch ([`reclaim`]); it
-//! is freed when no guard from before is left. Between publishing a node and looking for a second cell with the same hash stands a
-//! SeqCst fence ([`sync::publication_fence`]), so that of two racing publishers at least one sees both.
+//! is freed when no guard from before is left. Between publishing a node and looking for a second cell with the same
+//! hash stands a SeqCst fence ([`sync::publication_fence`]), so that of two racing publishers at least one sees both;
+//! whoever does withdraws its own node and begins again.
 //!
-//! **Errors allowed, and their direction.** A mark may be *forgotten*: when its node is evicted, when it is put on a node
-//! that is being replaced by a copy, when two cells held one hash, when memory is short, when an insert has lost 64
-//! races. A mark may be *stale*: the backend has dropped the content, or a forget raced with a copy. A mark is never
-//! *invented*: each one was put by an insert for that backend in that generation, and survives only with its generation.
+//! A run is copied (to grow, or for more marks) only after all its mark cells are frozen. Every change of a cell is a
+//! read-modify-write, so each mark either came before and is in the copy, or finds the cell frozen and its insert makes
+//! a copy too: no mark falls between, and nobody waits.
+//!
+//! **Errors allowed, and their direction.** A mark may be *forgotten*: when its node is evicted, when memory is short,
+//! when an insert has lost 64 races; and when an eviction or a raise empties a cell in the middle of a race of inserts, so
+//! that two cells held one hash or two marks one backend. While nothing is evicted, raised or forgotten, an insert that
+//! has returned is found. A mark may be *stale*: the backend has dropped the content, or a forget lost 64 races to
+//! copies. A mark is never *invented*: each one was put by an insert for that backend in that generation, and survives
+//! only with its generation.
 //!
 //! Each pair of operations is a loom model with a twin that must fail (`loom_tests.rs`).
 

@@ -16,12 +16,14 @@ use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
 
-use super::mark::NO_MARK;
+use super::mark::{MAX_HELD, NO_MARK};
 use super::sync::{AtomicPtr, AtomicU64, Guard, Ordering, Tracked};
 
 /// Chunks in a run. A full node with two marks takes 1,024 bytes, which is a size class of the allocator. Four
 /// suffice a model.
 pub(super) const MAX_RUN: usize = if cfg!(any(loom, shuttle)) { 4 } else { 124 };
+
+const _: () = assert!(MAX_RUN <= MAX_HELD, "a mark can count a whole run");
 
 const WORD: usize = size_of::<u64>();
 const CELL: usize = size_of::<AtomicU64>();

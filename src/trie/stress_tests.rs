@@ -1,7 +1,8 @@
 //! Real threads on a trie so small that every rare path is common: full buckets, eviction at each insert, refusals,
 //! growth and raises all the time. Meant to run under sanitizers too; TRIE_STRESS_MS sets how long each test runs.
 
-use std::sync::atomic::AtomicU16;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use super::sync::Ordering;
@@ -123,4 +124,70 @@ fn no_lookup_that_begins_after_a_raise_names_the_slots_last_life() {
         assert!(believed > 0, "the sender came in between at least once");
     });
     trie.check().unwrap();
+}
+
+/// Threads that insert at the same moment.
+const CROWD: usize = 4;
+/// Empty tries that they meet on, for each millisecond asked for: 100,000 crowded inserts take TRIE_STRESS_MS=3125.
+const MEETINGS_PER_MS: usize = 8;
+const SHARED_CHUNKS: usize = 23;
+const OWN_CHUNKS: usize = 20;
+const TURNS: usize = 5;
+
+/// Lets all threads of the crowd go on at once; `round` counts from 1.
+fn meet(arrived: &AtomicUsize, round: usize) {
+    arrived.fetch_add(1, Ordering::SeqCst);
+    while arrived.load(Ordering::SeqCst) < round * CROWD {
+        std::thread::yield_now();
+    }
+}
+
+/// How many inserts of a crowd that fills an empty trie are not found in full, by their own thread at once or by
+/// another one when all are done. Thread `t` inserts for slot `t % slots`.
+fn lost_in_a_crowd(meetings: usize, slots: usize) -> usize {
+    let (arrived, lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let tries: Vec<OnceLock<Trie>> = (0..meetings).map(|_| OnceLock::new()).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..CROWD {
+            let (arrived, lost, tries) = (&arrived, &lost, &tries);
+            scope.spawn(move || {
+                let mut found = Matches::new(SLOTS);
+                let keys: Vec<Vec<u64>> = (0..CROWD as u64).map(crowd_key).collect();
+                let slot = |thread: usize| (thread % slots) as u16;
+                for (at, trie) in tries.iter().enumerate() {
+                    let trie = trie.get_or_init(|| Trie::with_table(8, 1 << 20, SLOTS));
+                    let mut count = |of: usize| {
+                        trie.lookup(&keys[of], &mut found);
+                        let whole = found.chunks(slot(of)) as usize == keys[of].len();
+                        lost.fetch_add(usize::from(!whole), Ordering::Relaxed);
+                    };
+                    meet(arrived, 2 * at + 1);
+                    let holder = Holder { slot: slot(thread), generation: 0 };
+                    // Turns of a conversation first, so that the run they share is copied while others mark it.
+                    for turn in 1..TURNS {
+                        trie.insert(&keys[thread][..(thread + 1) * turn], holder);
+                    }
+                    trie.insert(&keys[thread], holder);
+                    count(thread);
+                    meet(arrived, 2 * at + 2);
+                    count((thread + 1) % CROWD);
+                }
+            });
+        }
+    });
+    lost.into_inner()
+}
+
+/// A prefix that all share, and a tail of the thread's own.
+fn crowd_key(thread: u64) -> Vec<u64> {
+    let chunk = |at| if at < SHARED_CHUNKS as u64 { at + 1 } else { (thread + 1) * 1_000 + at };
+    (0..(SHARED_CHUNKS + OWN_CHUNKS) as u64).map(|at| chunk(at).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
+}
+
+#[test]
+fn a_crowd_of_first_requests_loses_no_mark() {
+    let meetings = duration().as_millis() as usize * MEETINGS_PER_MS;
+    for slots in [CROWD, 2, 1] {
+        assert_eq!(lost_in_a_crowd(meetings, slots), 0, "of {} inserts, {slots} slots", CROWD * meetings);
+    }
 }

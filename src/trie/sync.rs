@@ -1,8 +1,8 @@
 //! The one door to atomics and to memory reclamation, so that a model checker can stand in for both.
 //!
 //! Everything in `trie/` that one thread writes while another reads goes through here:
-//! - atomics, and the three operations on them whose ordering the trie's safety rests on: [`swing`],
-//!   [`publication_fence`] and [`read_raises`];
+//! - atomics, and the four operations on them that the trie's promises rest on: [`swing`], [`publication_fence`],
+//!   [`freeze`] and [`read_raises`];
 //! - [`Guard`]: whatever was reachable when it was pinned stays allocated until it is dropped, and [`Guard::defer`]
 //!   runs a destructor once no guard that could have seen its object is left;
 //! - [`Tracked`]: marks plain memory that is written once before publication, so that a model can see a read which no

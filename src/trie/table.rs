@@ -37,6 +37,16 @@ pub(super) struct Edge<'g> {
 }
 
 impl Edge<'_> {
+    /// Whether the cell still leads to the node.
+    pub(super) fn is_current(&self) -> bool {
+        // Relaxed: nothing is read through the word.
+        self.cell.load(Ordering::Relaxed) == self.word
+    }
+
+    fn begins_with(&self, hash: u64) -> bool {
+        self.node.run()[0] == hash
+    }
+
     pub(super) fn is_tagged_right(&self, table: &Table) -> bool {
         tag_of(self.word) == table.place(self.node.run()[0]).tag
     }
@@ -45,8 +55,10 @@ impl Edge<'_> {
 /// What became of a node that was offered to the table.
 pub(super) enum Published {
     Done,
-    /// Another node with this first hash was there first.
+    /// Another node with this first hash was there first, or the place is not what it was.
     Taken(OwnedNode),
+    /// It was published, met another node with this first hash, and was taken out again.
+    Withdrawn,
     /// Every cell of the bucket is in use.
     Full(OwnedNode),
 }
@@ -95,9 +107,8 @@ impl Table {
         self.buckets[bucket].0.iter().filter_map(move |cell| edge(cell, cell.load(Ordering::Acquire), guard))
     }
 
-    /// Offers a node to its bucket. `duplicate` receives a node with the same first hash that a racing thread
-    /// published in another cell meanwhile and that was taken out for this one, or the other way round.
-    pub(super) fn publish(&self, node: OwnedNode, guard: &Guard, duplicate: impl FnMut(Chain)) -> Published {
+    /// Offers a node to its bucket. `unlinked` receives the nodes that this takes out.
+    pub(super) fn publish(&self, node: OwnedNode, guard: &Guard, unlinked: impl FnMut(Chain)) -> Published {
         let hash = node.view().run()[0];
         let place = self.place(hash);
         if self.find(hash, guard).is_some() {
@@ -105,63 +116,77 @@ impl Table {
         }
         let word = pack(node, place.tag);
         for cell in &self.buckets[place.bucket].0 {
-            if swing(cell, std::ptr::null_mut(), word) {
-                self.part_twins(hash, place, guard, duplicate);
-                return Published::Done;
+            let mut before = cell.load(Ordering::Acquire);
+            if before.is_null() {
+                if swing(cell, before, word) {
+                    return self.part_twins(edge(cell, word, guard), place, guard, unlinked);
+                }
+                before = cell.load(Ordering::Acquire);
+            }
+            // Another thread may have published this hash since the look above, and then in the first free cell.
+            if tag_of(before) == place.tag && edge(cell, before, guard).is_some_and(|edge| edge.begins_with(hash)) {
+                return Published::Taken(unpublished(word));
             }
         }
-        let node = unpack(word).expect("a packed node is not null");
-        // SAFETY: no cell took the word, so this thread still owns the node.
-        Published::Full(unsafe { OwnedNode::from_raw(node) })
+        Published::Full(unpublished(word))
     }
 
     /// Puts `node`, which begins with the same hash, in the place of the edge's node.
     pub(super) fn replace(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Chain, OwnedNode> {
         debug_assert_eq!(edge.node.run()[0], node.view().run()[0], "an edge keeps its first hash");
-        self.take_place(edge, node)
+        let word = pack(node, tag_of(edge.word));
+        if swing(edge.cell, edge.word, word) { Ok(unlink(edge.word)) } else { Err(unpublished(word)) }
     }
 
-    /// Puts `node`, which belongs to the same bucket, in the place of another one.
+    /// Puts `node`, which belongs to the same bucket, in the place of another one. `unlinked` receives that one, and
+    /// whatever else this takes out.
     pub(super) fn displace(
         &self,
-        edge: Edge<'_>,
+        victim: Edge<'_>,
         node: OwnedNode,
         guard: &Guard,
-        duplicate: impl FnMut(Chain),
-    ) -> Result<Chain, OwnedNode> {
-        let hash = node.view().run()[0];
-        let old = self.take_place(edge, node)?;
-        self.part_twins(hash, self.place(hash), guard, duplicate);
-        Ok(old)
-    }
-
-    fn take_place(&self, edge: Edge<'_>, node: OwnedNode) -> Result<Chain, OwnedNode> {
+        mut unlinked: impl FnMut(Chain),
+    ) -> Published {
         let place = self.place(node.view().run()[0]);
         let word = pack(node, place.tag);
-        if swing(edge.cell, edge.word, word) {
-            return Ok(unlinked(edge.word));
+        if !swing(victim.cell, victim.word, word) {
+            return Published::Taken(unpublished(word));
         }
-        let node = unpack(word).expect("a packed node is not null");
-        // SAFETY: the cell did not take the word, so this thread still owns the node.
-        Err(unsafe { OwnedNode::from_raw(node) })
+        unlinked(unlink(victim.word));
+        self.part_twins(edge(victim.cell, word, guard), place, guard, unlinked)
     }
 
     /// Takes the edge out, unless its cell has changed since it was read.
     pub(super) fn remove(&self, edge: Edge<'_>) -> Option<Chain> {
-        swing(edge.cell, edge.word, std::ptr::null_mut()).then(|| unlinked(edge.word))
+        swing(edge.cell, edge.word, std::ptr::null_mut()).then(|| unlink(edge.word))
     }
 
-    /// Leaves one cell with `hash`. Two threads can publish the same hash in two cells when a third one empties a
-    /// cell between their scans. Each scans again after its own publication; the fence between makes at least one of
-    /// the two see both, and both agree on the first cell.
-    fn part_twins(&self, hash: u64, place: Place, guard: &Guard, mut duplicate: impl FnMut(Chain)) {
+    /// Leaves one cell with the first hash of `own`, which has just been published. Two threads can publish the same
+    /// hash in two cells when a third one empties a cell between their scans. Each scans again after its own
+    /// publication; the fence between makes at least one of the two see both. Whoever does takes its own node out, since
+    /// it knows that it must begin again, where the other one may be content already.
+    fn part_twins(
+        &self,
+        own: Option<Edge<'_>>,
+        place: Place,
+        guard: &Guard,
+        mut unlinked: impl FnMut(Chain),
+    ) -> Published {
+        let own = own.expect("a published word is not null");
+        let hash = own.node.run()[0];
         publication_fence();
-        // A removal that fails was overtaken by another thread's success: look again.
         while let Some(extra) = self.matching(hash, place, guard).nth(1) {
+            if let Some(node) = self.remove(own) {
+                unlinked(node);
+                return Published::Withdrawn;
+            }
+            // A copy has taken the place of `own`; it may be the first of the two. If this removal fails too, it was
+            // overtaken by another thread's success: look again.
             if let Some(node) = self.remove(extra) {
-                duplicate(node);
+                unlinked(node);
             }
         }
+        Published::Done
     }
 
     fn matching<'g>(&'g self, hash: u64, place: Place, guard: &'g Guard) -> impl Iterator<Item = Edge<'g>> {
@@ -170,7 +195,7 @@ impl Table {
             if tag_of(word) != place.tag {
                 return None;
             }
-            edge(cell, word, guard).filter(|edge| edge.node.run()[0] == hash)
+            edge(cell, word, guard).filter(|edge| edge.begins_with(hash))
         })
     }
 }
@@ -209,7 +234,14 @@ fn edge<'g>(cell: &'g AtomicPtr<Header>, word: *mut Header, _guard: &'g Guard) -
     Some(Edge { cell, word, node })
 }
 
-fn unlinked(word: *mut Header) -> Chain {
+/// The node of a word that no cell took.
+fn unpublished(word: *mut Header) -> OwnedNode {
+    let node = unpack(word).expect("a packed node is not null");
+    // SAFETY: the word came from `pack` in this thread and no cell took it, so this thread still owns the node.
+    unsafe { OwnedNode::from_raw(node) }
+}
+
+fn unlink(word: *mut Header) -> Chain {
     let node = unpack(word).expect("an edge's word is not null");
     // SAFETY: a CAS took the word out of its cell, and no node is ever in two cells: nobody but readers has it.
     unsafe { Chain::of(node) }

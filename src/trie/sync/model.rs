@@ -32,6 +32,8 @@ pub(in crate::trie) enum Weakness {
     BlindSwing,
     /// Generations are not read.
     NoGeneration,
+    /// Marks can still be put on a run that is being copied.
+    NoFreeze,
 }
 
 static WEAKNESS: AtomicU8 = AtomicU8::new(Weakness::None as u8);
@@ -62,6 +64,12 @@ pub(in crate::trie) fn publication_fence() {
     #[cfg(loom)]
     if !weakened(Weakness::NoFence) {
         loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+pub(in crate::trie) fn freeze(cell: &AtomicU64, bit: u64) {
+    if !weakened(Weakness::NoFreeze) {
+        cell.fetch_or(bit, Ordering::Relaxed);
     }
 }
 

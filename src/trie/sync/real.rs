@@ -17,6 +17,12 @@ pub(in crate::trie) fn publication_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
+/// Sets `bit` in the cell for good. Relaxed: every change of a cell is a read-modify-write, and those of one cell have one
+/// order, so a change either comes before and is in the final word, or finds the bit.
+pub(in crate::trie) fn freeze(cell: &AtomicU64, bit: u64) {
+    cell.fetch_or(bit, Ordering::Relaxed);
+}
+
 /// Acquire: pairs with the Release of a raise, so that the scrub before it is seen by whoever marks with the
 /// generation that it made.
 pub(in crate::trie) fn read_raises(raises: &AtomicU32) -> u32 {

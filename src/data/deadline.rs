@@ -4,7 +4,8 @@
 //! store. The worker's tick looks through the table and shuts down what is overdue, either its reading side alone (the
 //! peer can still be told why) or all of it; the task that waits on that socket wakes, reads an end and unwinds by its
 //! ordinary path. An entry belongs to its socket from registration until just
-//! before the descriptor is closed, so no reused descriptor can be hit. Deadlines are exact to one tick.
+//! before the descriptor is closed, so no reused descriptor can be hit. Deadlines count from the last tick, so one tick is
+//! added: they pass up to two ticks late rather than early.
 
 use std::cell::{Cell, RefCell};
 use std::net::Shutdown;
@@ -13,6 +14,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
+
+use super::worker::TICK;
 
 const NEVER: u64 = u64::MAX;
 
@@ -108,7 +111,7 @@ impl Ticket {
     /// The deadline is that far from now; what it ends is `ends`.
     pub(super) fn set(&self, time: Duration, ends: Ends) {
         let entry = &self.table.entries.borrow()[self.index as usize];
-        entry.due_ms.set(self.table.now_ms.get() + time.as_millis() as u64);
+        entry.due_ms.set(self.table.now_ms.get() + (time + TICK).as_millis() as u64);
         entry.ends.set(ends);
     }
 
@@ -135,7 +138,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    use super::{Deadlines, Ends};
+    use super::{Deadlines, Ends, TICK};
 
     #[test]
     fn only_the_overdue_socket_is_shut_down_and_its_entry_is_reused() {
@@ -149,6 +152,9 @@ mod tests {
         idle_ticket.set(Duration::from_millis(1), Ends::Reading);
         idle_ticket.clear();
         std::thread::sleep(Duration::from_millis(3));
+        table.tick();
+        assert!(!late_ticket.fired(), "the last tick may be a whole tick ago: never early");
+        std::thread::sleep(TICK);
         table.tick();
         assert!(late_ticket.fired() && !idle_ticket.fired());
         assert_eq!(late.read(&mut [0; 4]).expect("an end"), 0);

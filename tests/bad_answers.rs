@@ -213,6 +213,20 @@ fn nothing_behind_an_answer_reaches_anybody() {
 }
 
 #[test]
+fn bytes_that_come_after_an_answer_was_relayed_are_not_the_next_ones() {
+    let origin = Origin::start(&["m"], |peer, _| {
+        peer.send(ok("{}"));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+    });
+    let router = Router::in_front_of(&[origin.url()], &["--workers", "1"]);
+    for i in 0..5 {
+        assert_eq!(router.post("/v1/completions", &completion("m", "x")).body_text(), "{}", "request {i}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
 fn a_reset_or_an_end_within_an_answer_is_never_a_clean_end() {
     let sse = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     let events = "9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n";

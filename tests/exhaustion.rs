@@ -5,7 +5,7 @@ mod support;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use support::leaks::per_worker;
+use support::leaks::{open_connections, per_worker};
 use support::origin::ok;
 use support::router::{limited, locally};
 use support::{AtRest, Client, Origin, RESTS_SOON, Router, completion, eventually};
@@ -27,6 +27,8 @@ fn with_256_descriptors_a_flood_is_told_and_the_router_recovers() {
     assert!(router.log().iter().any(|line| line.contains("--max-connections is") && line.contains("ulimit -n")));
     let at_rest = AtRest::of(&router);
     for _ in 0..2 {
+        // Those of the round before count until their ends are seen.
+        eventually("nobody else is connected", || open_connections(&router) == 1.0);
         let mut clients: Vec<_> = (0..600).map(|_| router.client()).collect();
         let request = format!(
             "POST /v1/completions HTTP/1.1\r\nHost: t\r\nX-Wait: 1\r\nContent-Length: {}\r\n\r\n{BODY}",

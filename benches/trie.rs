@@ -1,6 +1,6 @@
 //! The trie beside its rivals, on the same calls in the same process, with the answers asserted.
 //!
-//! `cargo bench --bench trie [-- SECTION ...]`, sections: calls sizes memory quiet churn raise bound. Text calls come from
+//! `cargo bench --bench trie [-- SECTION ...]`, sections: calls share sizes memory quiet churn raise bound. Text calls come from
 //! TRIEWAY_TRACES/tau_bench_airline.json; without it synthetic conversations of the same shape take their place.
 //! README.md says what each figure means.
 
@@ -12,14 +12,17 @@ mod measure;
 mod rivals;
 #[path = "trie_bench/sections.rs"]
 mod sections;
+#[path = "trie_bench/share.rs"]
+mod share;
 #[path = "trie_bench/workload.rs"]
 mod workload;
 
 #[global_allocator]
 static ALLOCATOR: measure::Counting = measure::Counting;
 
-const SECTIONS: [(&str, fn()); 7] = [
+const SECTIONS: [(&str, fn()); 8] = [
     ("calls", sections::calls),
+    ("share", share::share),
     ("sizes", sections::sizes),
     ("memory", sections::memory),
     ("quiet", sections::quiet),

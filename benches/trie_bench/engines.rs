@@ -65,8 +65,24 @@ impl Index for Ours {
         (self.chain)(call.text.as_bytes(), &mut scratch.key);
         self.trie.lookup(&scratch.key, &mut scratch.found);
         let longest = scratch.found.longest() as usize * CHUNK;
-        self.trie.insert(&scratch.key, Holder { slot: call.backend, generation: 0 });
+        self.trie.insert_found(&scratch.key, Holder { slot: call.backend, generation: 0 }, &scratch.found);
         longest
+    }
+}
+
+/// No index at all: what hashing takes.
+pub struct Hashing(pub Chain);
+
+impl Index for Hashing {
+    fn prime(&self, _: &Call, _: &mut Scratch) {}
+
+    fn call(&self, call: &Call, scratch: &mut Scratch) -> usize {
+        (self.0)(call.text.as_bytes(), &mut scratch.key);
+        scratch.key.len() * CHUNK
+    }
+
+    fn inserts(&self) -> bool {
+        false
     }
 }
 

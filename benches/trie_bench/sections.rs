@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use trieway_benches::trie::{Holder, MIN_MEMORY_BYTES, Matches, Options, Trie};
 
-use crate::engines::{Chain, Index, Ours, Scratch};
+use crate::engines::{Chain, Hashing, Index, Ours, Scratch};
 use crate::measure::{allocated_bytes, count_from_now, cpu_ns, median_ns, quantile, resident_bytes};
 use crate::rivals::RIVALS;
 use crate::workload::{BACKENDS, CHUNK, Call, Dice, chain, distinct_bytes, fold_chain, shared_prefix, text_calls};
@@ -17,8 +17,15 @@ fn everyone(memory_bytes: usize) -> impl Iterator<Item = (&'static str, Box<dyn 
     ours.into_iter().chain(RIVALS.iter().map(|(name, make)| (*name, make())))
 }
 
+/// Hashing alone, as if it were an index that knows everything.
+fn hashing() -> impl Iterator<Item = (&'static str, Box<dyn Index>)> {
+    [("folded chain alone", fold_chain as Chain), ("seeded chain alone", chain)]
+        .into_iter()
+        .map(|(name, chain)| (name, Box::new(Hashing(chain)) as Box<dyn Index>))
+}
+
 /// Makes every call known, and asserts that each is then found in full.
-fn prime(name: &str, index: &dyn Index, calls: &[Call]) {
+pub fn prime(name: &str, index: &dyn Index, calls: &[Call]) {
     let mut scratch = Scratch::new();
     calls.iter().for_each(|call| index.prime(call, &mut scratch));
     index.settle();
@@ -28,7 +35,7 @@ fn prime(name: &str, index: &dyn Index, calls: &[Call]) {
     }
 }
 
-/// CPU nanoseconds a call over all calls, on `threads` threads that share them out: the median of several passes.
+/// CPU nanoseconds a call of one pass over all calls, on `threads` threads that share them out.
 fn pass_ns(index: &dyn Index, calls: &[Call], threads: usize) -> f64 {
     let share = |first: usize| {
         let mut scratch = Scratch::new();
@@ -38,17 +45,28 @@ fn pass_ns(index: &dyn Index, calls: &[Call], threads: usize) -> f64 {
         }
         cpu_ns() - start
     };
-    let pass = || {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads).map(|first| scope.spawn(move || share(first))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a pass ends well")).sum::<u64>()
-        })
-    };
-    let mut times: Vec<u64> = (0..PASSES).map(|_| pass()).collect();
-    quantile(&mut times, 0.5) as f64 / calls.len() as f64
+    let times: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|first| scope.spawn(move || share(first))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a pass ends well")).sum()
+    });
+    times as f64 / calls.len() as f64
 }
 
-const PASSES: usize = 5;
+const PASSES: usize = 7;
+
+/// The medians of several passes of each index, one thread and two. The passes of all take turns, so that what else the
+/// machine does falls on all alike.
+fn passes_ns(indexes: &[(&'static str, Box<dyn Index>)], calls: &[Call]) -> Vec<[f64; 2]> {
+    let mut times = vec![[(); 2].map(|()| Vec::new()); indexes.len()];
+    for _ in 0..PASSES {
+        for ((_, index), times) in indexes.iter().zip(&mut times) {
+            for (threads, times) in (1..).zip(times) {
+                times.push(pass_ns(&**index, calls, threads) as u64);
+            }
+        }
+    }
+    times.into_iter().map(|times| times.map(|mut times| quantile(&mut times, 0.5) as f64)).collect()
+}
 
 pub fn calls() {
     for copies in [1, 16, 64] {
@@ -56,17 +74,16 @@ pub fn calls() {
         let bytes: usize = calls.iter().map(|call| call.text.len()).sum();
         let mean_kb = bytes as f64 / calls.len() as f64 / 1000.0;
         println!("\nx{copies}: {} calls of {mean_kb:.1} KB on average; warm", calls.len());
-        for (name, chain) in [("folded chain alone", fold_chain as Chain), ("seeded chain alone", chain)] {
-            let mut key = Vec::new();
-            let pass = || calls.iter().for_each(|call| chain(black_box(call.text.as_bytes()), &mut key));
-            println!("{name:28} {:>9.0} ns a call", median_ns(5, pass) / calls.len() as f64);
-        }
-        for (name, index) in everyone(256 << 20) {
-            prime(name, &*index, &calls);
-            let (one, two) = (pass_ns(&*index, &calls, 1), pass_ns(&*index, &calls, 2));
-            let what = if index.inserts() { "match + insert" } else { "match" };
-            let (kb, faster) = (one / mean_kb, 2.0 * one / two);
-            println!("{name:28} {one:>9.0} ns a call, {kb:>6.0} ns a KB; x{faster:.2} by a 2nd thread; {what}");
+        let indexes: Vec<_> = hashing().chain(everyone(256 << 20)).collect();
+        indexes.iter().for_each(|(name, index)| prime(name, &**index, &calls));
+        let times = passes_ns(&indexes, &calls);
+        let ours = times[hashing().count()][0];
+        for ((name, index), [one, two]) in indexes.iter().zip(times) {
+            let what = if index.inserts() { "match + insert" } else { "no insert" };
+            let (kb, faster, ratio) = (one / mean_kb, 2.0 * one / two, ours / one);
+            println!(
+                "{name:28} {one:>9.0} ns a call, {kb:>6.0} ns a KB; x{faster:.2} by a 2nd thread; {what}; trieway takes {ratio:.3} of it"
+            );
         }
     }
 }
@@ -78,7 +95,7 @@ pub fn sizes() {
         println!("\n{kb} KB, 90 % shared, {count} prompts; warm");
         for (name, index) in everyone(256 << 20) {
             prime(name, &*index, &calls);
-            let one = pass_ns(&*index, &calls, 1);
+            let [one, _] = passes_ns(&[(name, index)], &calls)[0];
             println!("{name:28} {one:>11.0} ns a call, {:>6.0} ns a KB", one / kb as f64);
         }
     }

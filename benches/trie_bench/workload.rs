@@ -1,6 +1,6 @@
 //! Prompts: what a router is called with.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Bytes of a prompt that one chunk hash stands for; the product's default.
 pub const CHUNK: usize = 128;
@@ -28,11 +28,11 @@ pub fn chain(text: &[u8], key: &mut Vec<u64>) {
 pub fn fold_chain(text: &[u8], key: &mut Vec<u64>) {
     key.clear();
     let mut previous = 0x7472_6965_u64;
-    for chunk in text.chunks_exact(CHUNK) {
-        let product = u128::from(previous ^ xxh3_64_with_seed(chunk, 0)) * 0x9e37_79b9_7f4a_7c15;
+    key.extend(text.chunks_exact(CHUNK).map(|chunk| {
+        let product = u128::from(previous ^ xxh3_64(chunk)) * 0x9e37_79b9_7f4a_7c15;
         previous = (product >> 64) as u64 ^ product as u64;
-        key.push(previous);
-    }
+        previous
+    }));
 }
 
 /// Growing conversations, each assistant turn one call, in `copies` copies that share only the system prompt.

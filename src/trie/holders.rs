@@ -13,7 +13,7 @@ use super::sync::{self, AtomicU64};
 
 /// A mark is renewed when its stamp is this much behind, in stamp units: a hot run that all workers share is then not
 /// written by each request.
-const RENEW_UNITS: u32 = 4;
+pub(super) const RENEW_UNITS: u32 = 4;
 
 /// Adds `mark`, or joins it with what the run says of that backend. Returns how many chunks are believed of it that
 /// were not before; `None` if no cell is free, or if there is something to write and the cells are frozen.

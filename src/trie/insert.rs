@@ -9,7 +9,7 @@ use super::mark::{Mark, Stamp};
 use super::node::{MAX_RUN, OwnedNode, Shape};
 use super::sync::{Guard, Ordering, pin};
 use super::table::{Edge, Published};
-use super::{Holder, Trie, common, holders};
+use super::{Holder, Matches, Trie, common, holders};
 
 /// Races that one insert may lose before it gives up.
 const MAX_LOSSES: u32 = 64;
@@ -41,13 +41,28 @@ impl Trie {
     /// Does nothing if the holder's generation is not its slot's. What does not fit in memory is left out, the end of
     /// the key first.
     pub fn insert(&self, key: &[u64], holder: Holder) {
+        self.insert_from(0, key, holder);
+    }
+
+    /// [`Trie::insert`] for a caller that has just looked `key` up: what `found` says of the holder is not walked
+    /// again. If it holds all of the key and its marks are young, nothing is read but its generation.
+    ///
+    /// What others evicted since that lookup stays forgotten until the next insert. An answer for another key does no
+    /// harm: then this is `insert`.
+    pub fn insert_found(&self, key: &[u64], holder: Holder, found: &Matches) {
+        self.insert_from(found.settled(key, holder), key, holder);
+    }
+
+    fn insert_from(&self, start: usize, key: &[u64], holder: Holder) {
         if self.slots.generation(holder.slot) != Some(holder.generation) {
             self.ledger().void.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let stamp = self.slots.now(holder.slot);
         let mut walk = Walk { trie: self, holder, stamp, fresh: 0 };
-        walk.run(key);
+        if start < key.len() {
+            walk.run(key, start);
+        }
         self.slots.sent(holder.slot, walk.fresh);
     }
 
@@ -74,9 +89,9 @@ impl Trie {
 }
 
 impl Walk<'_> {
-    fn run(&mut self, key: &[u64]) {
+    fn run(&mut self, key: &[u64], mut start: usize) {
         let mut guard = pin();
-        let (mut start, mut losses, mut steps) = (0, 0, 0);
+        let (mut losses, mut steps) = (0, 0);
         while start < key.len() {
             match self.step(key, start, &guard) {
                 Step::On(chunks) => start += chunks,

@@ -2,6 +2,8 @@
 //!
 //! Owned by the caller and reused, so that a lookup allocates nothing once it has seen its widest answer.
 
+use super::Holder;
+use super::holders::RENEW_UNITS;
 use super::mark::{Mark, STAMP_CHUNKS, Stamp};
 use super::slots::Slots;
 use super::sync::{AtomicU64, Ordering};
@@ -24,6 +26,8 @@ pub struct Matches {
     /// By slot: where its reach is in `reaches`, or [`NOWHERE`].
     index: Box<[u16]>,
     reaches: Vec<Reach>,
+    /// Length and last hash of the key that was looked up. A hash names its whole prefix, so they name the key.
+    key: (usize, Option<u64>),
 }
 
 const NOWHERE: u16 = u16::MAX;
@@ -37,13 +41,17 @@ struct Reach {
     now: Stamp,
     age: u32,
     horizon: u32,
+    /// The position of the last run that was reached.
+    last_run: u32,
+    /// Age of the oldest mark on the way, in stamp units.
+    oldest_units: u32,
 }
 
 impl Matches {
     /// For a trie with `slots` backend slots; slots beyond are left out of the answer.
     pub fn new(slots: usize) -> Matches {
         let slots = slots.min(super::MAX_SLOTS);
-        Matches { index: vec![NOWHERE; slots].into_boxed_slice(), reaches: Vec::new() }
+        Matches { index: vec![NOWHERE; slots].into_boxed_slice(), reaches: Vec::new(), key: (0, None) }
     }
 
     /// Leading chunks that `slot` holds; 0 if none.
@@ -71,8 +79,29 @@ impl Matches {
     }
 
     pub fn clear(&mut self) {
+        self.key = (0, None);
         for reach in self.reaches.drain(..) {
             self.index[usize::from(reach.slot)] = NOWHERE;
+        }
+    }
+
+    /// Empties the answer, for a lookup of `key`.
+    pub(super) fn begin_key(&mut self, key: &[u64]) {
+        self.clear();
+        self.key = (key.len(), key.last().copied());
+    }
+
+    /// Up to where an insert of `key` for `holder` would find nothing to write, as far as this answer knows: the key's
+    /// length, or the position of a run to begin with; 0 if this is not the answer for that key.
+    pub(super) fn settled(&self, key: &[u64], holder: Holder) -> usize {
+        if self.key != (key.len(), key.last().copied()) {
+            return 0;
+        }
+        let current = |reach: &&Reach| reach.generation == holder.generation && reach.oldest_units < RENEW_UNITS;
+        match self.reach(holder.slot).filter(current) {
+            Some(reach) if reach.chunks as usize == key.len() => key.len(),
+            Some(reach) => reach.last_run as usize,
+            None => 0,
         }
     }
 
@@ -112,6 +141,8 @@ impl Matches {
             now: slots.now(mark.slot),
             age: 0,
             horizon: slots.horizon(mark.slot),
+            last_run: 0,
+            oldest_units: 0,
         });
         self.reaches.last_mut()
     }
@@ -126,8 +157,11 @@ impl Matches {
 
 impl Reach {
     fn extend(&mut self, start: u32, held: u32, stamp: Stamp) {
+        let age_units = stamp.age_units(self.now);
         self.chunks = start + held;
-        self.age = stamp.age_units(self.now).saturating_mul(STAMP_CHUNKS as u32);
+        self.last_run = start;
+        self.oldest_units = self.oldest_units.max(age_units);
+        self.age = age_units.saturating_mul(STAMP_CHUNKS as u32);
         if self.fresh == start && self.age < self.horizon {
             self.fresh = self.chunks;
         }

@@ -186,7 +186,7 @@ impl Trie {
 
     /// Fills `found` with how many leading chunks of `key` each backend holds.
     pub fn lookup(&self, key: &[u64], found: &mut Matches) {
-        found.clear();
+        found.begin_key(key);
         let guard = pin();
         let mut start = 0;
         while let Some(edge) = key.get(start).and_then(|&hash| self.table.find(hash, &guard)) {

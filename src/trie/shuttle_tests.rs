@@ -29,6 +29,10 @@ fn act(trie: &Trie, slot: u16) {
             1 => trie.forget(&key, holder, key.len() / 2),
             2 => trie.tick(),
             3 | 4 => trie.lookup(&key, &mut found),
+            5 => {
+                trie.lookup(&key, &mut found);
+                trie.insert_found(&key, holder, &found);
+            }
             _ => trie.insert(&key, holder),
         }
         assert!(trie.stats().used_bytes <= trie.stats().limit_bytes);

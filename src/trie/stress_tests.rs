@@ -47,6 +47,10 @@ fn act(trie: &Trie, dice: &mut Dice, found: &mut Matches) {
         1 => trie.forget(&key, holder, dice.roll(300) as usize),
         2 => trie.tick(),
         3..=15 => trie.lookup(&key, found),
+        16..=30 => {
+            trie.lookup(&key, found);
+            trie.insert_found(&key, holder, found);
+        }
         _ => trie.insert(&key, holder),
     }
 }
@@ -156,18 +160,19 @@ fn lost_in_a_crowd(meetings: usize, slots: usize) -> usize {
                 let slot = |thread: usize| (thread % slots) as u16;
                 for (at, trie) in tries.iter().enumerate() {
                     let trie = trie.get_or_init(|| Trie::with_table(8, 1 << 20, SLOTS));
-                    let mut count = |of: usize| {
-                        trie.lookup(&keys[of], &mut found);
-                        let whole = found.chunks(slot(of)) as usize == keys[of].len();
-                        lost.fetch_add(usize::from(!whole), Ordering::Relaxed);
-                    };
                     meet(arrived, 2 * at + 1);
                     let holder = Holder { slot: slot(thread), generation: 0 };
                     // Turns of a conversation first, so that the run they share is copied while others mark it.
                     for turn in 1..TURNS {
                         trie.insert(&keys[thread][..(thread + 1) * turn], holder);
                     }
-                    trie.insert(&keys[thread], holder);
+                    trie.lookup(&keys[thread], &mut found);
+                    trie.insert_found(&keys[thread], holder, &found);
+                    let mut count = |of: usize| {
+                        trie.lookup(&keys[of], &mut found);
+                        let whole = found.chunks(slot(of)) as usize == keys[of].len();
+                        lost.fetch_add(usize::from(!whole), Ordering::Relaxed);
+                    };
                     count(thread);
                     meet(arrived, 2 * at + 2);
                     count((thread + 1) % CROWD);

@@ -226,6 +226,45 @@ fn age_and_freshness_follow_the_backends_byte_clock() {
 }
 
 #[test]
+fn an_insert_after_a_lookup_goes_on_where_the_answer_ends() {
+    let trie = trie(1 << 20);
+    let (talk, mut found) = (key(0..700), Matches::new(SLOTS));
+    let one = holder(&trie, 0);
+    for turn in [1, 40, 90, 124, 125, 300, 700, 700] {
+        trie.lookup(&talk[..turn], &mut found);
+        let settled = found.settled(&talk[..turn], one);
+        assert!(settled == 0 || settled.is_multiple_of(MAX_RUN) || settled == turn, "{settled} of {turn}");
+        trie.insert_found(&talk[..turn], one, &found);
+        assert_eq!(chunks(&trie, &talk, 0), turn as u32);
+    }
+    trie.lookup(&talk, &mut found);
+    assert_eq!(found.settled(&talk, one), 700);
+    assert_eq!(found.settled(&talk[..699], one), 0, "the answer is for a longer key");
+    assert_eq!(found.settled(&talk, Holder { generation: 1, ..one }), 0);
+    assert_eq!(found.settled(&talk, holder(&trie, 1)), 0);
+    trie.check().unwrap();
+}
+
+#[test]
+fn an_insert_after_a_lookup_renews_marks_that_are_old_and_gives_none_to_the_next_life() {
+    let trie = trie(8 << 20);
+    let (held, mut found) = (key(0..200), Matches::new(SLOTS));
+    trie.insert(&held, holder(&trie, 0));
+    trie.insert(&key(1_000..1_000 + 4 * STAMP_CHUNKS), holder(&trie, 0));
+    trie.lookup(&held, &mut found);
+    assert_eq!(found.settled(&held, holder(&trie, 0)), 0, "there are stamps to renew");
+    trie.insert_found(&held, holder(&trie, 0), &found);
+    trie.lookup(&held, &mut found);
+    assert!(found.iter().next().unwrap().age < 2 * STAMP_CHUNKS as u32);
+    let old = holder(&trie, 0);
+    trie.raise(0);
+    trie.insert_found(&held, old, &found);
+    assert_eq!((chunks(&trie, &held, 0), trie.stats().void_inserts), (0, 1));
+    trie.insert_found(&held, holder(&trie, 0), &found);
+    assert_eq!(chunks(&trie, &held, 0), 200, "an answer about the last life settles nothing");
+}
+
+#[test]
 fn a_full_trie_keeps_what_is_used_and_never_passes_its_limit() {
     let trie = trie(1 << 20);
     let hot = key(0..200);
@@ -245,7 +284,7 @@ fn a_full_trie_keeps_what_is_used_and_never_passes_its_limit() {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Insert { key: Vec<u64>, slot: u16, stale: bool },
+    Insert { key: Vec<u64>, slot: u16, stale: bool, looked_up: bool },
     Raise { slot: u16 },
     Forget { key: Vec<u64>, slot: u16, keep: usize },
     Tick,
@@ -259,11 +298,8 @@ fn keys() -> impl Strategy<Value = Vec<u64>> {
 
 fn ops(forget: u32) -> impl Strategy<Value = Vec<Op>> {
     let slot = 0..SLOTS as u16;
-    let insert = (keys(), slot.clone(), prop::bool::weighted(0.1)).prop_map(|(key, slot, stale)| Op::Insert {
-        key,
-        slot,
-        stale,
-    });
+    let insert = (keys(), slot.clone(), prop::bool::weighted(0.1), any::<bool>())
+        .prop_map(|(key, slot, stale, looked_up)| Op::Insert { key, slot, stale, looked_up });
     let erase = (keys(), slot.clone(), 0..300usize).prop_map(|(key, slot, keep)| Op::Forget { key, slot, keep });
     let op = prop_oneof![
         20 => insert,
@@ -277,12 +313,17 @@ fn ops(forget: u32) -> impl Strategy<Value = Vec<Op>> {
 /// Runs `ops` on a trie and two twins, which forget the least and the most that may be forgotten.
 fn run(trie: &Trie, ops: &[Op]) -> (Twin, Twin) {
     let (mut most, mut least) = (Twin::default(), Twin::default());
+    let mut found = Matches::new(SLOTS);
     for op in ops {
         match op {
-            Op::Insert { key, slot, stale } => {
+            Op::Insert { key, slot, stale, looked_up } => {
                 let generation = trie.generation(*slot).wrapping_sub(u16::from(*stale));
                 let holder = Holder { slot: *slot, generation };
-                trie.insert(key, holder);
+                // Without its own lookup, the answer is an earlier one for another key.
+                if *looked_up {
+                    trie.lookup(key, &mut found);
+                }
+                trie.insert_found(key, holder, &found);
                 most.insert(key, holder);
                 least.insert(key, holder);
             }

@@ -119,7 +119,7 @@ impl Plan {
     /// there is a connection: a backend that cannot be reached must not be believed to hold anything.
     pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
         if self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty() {
-            worker.shared.trie.insert(scratch.chunks.key(), holder);
+            worker.shared.trie.insert_found(scratch.chunks.key(), holder, &scratch.matches);
         }
     }
 

@@ -42,6 +42,8 @@ fn with_256_descriptors_a_flood_is_told_and_the_router_recovers() {
             *statuses.entry(status(client)).or_insert(0) += 1;
         }
         assert!(statuses.get(&200).is_some_and(|&n| n >= 50), "those who are let in are served: {statuses:?}");
+        let let_in = statuses.get(&200).copied().unwrap_or(0);
+        assert!(let_in <= 91 + 1, "--max-connections holds within a batch of accepts, too: {statuses:?}");
         assert!(statuses.keys().all(|status| [0, 200, 503].contains(status)), "{statuses:?}");
         drop(clients);
         eventually("it serves again", || status(router.client().send_post("/v1/completions", BODY, "")) == 200);
@@ -116,8 +118,9 @@ fn who_waits_in_the_accept_queue_at_sigterm_is_served() {
     router.signal("TERM");
     router.signal("CONT");
     for client in &mut waiting {
-        let response = client.response();
-        assert_eq!((response.status, response.field("connection")), (200, Some("close")));
+        // A worker may answer before the control plane has seen the signal: whether it says close is open.
+        assert_eq!(client.response().status, 200);
+        assert!(client.ends_silently());
     }
     assert_eq!(router.wait().code(), Some(0));
 }

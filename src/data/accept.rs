@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, SockAddr, Type};
 
 use super::conn;
 use super::socket::{EXHAUSTED_PAUSE, Socket, is_exhaustion};
-use super::worker::{TICK, Worker};
+use super::worker::{Counted, TICK, Worker};
 use crate::config::Listen;
 use crate::http::head::Version;
 use crate::http::reply::{self, Reply};
@@ -134,7 +134,8 @@ fn admit(worker: &Rc<Worker>, socket: socket2::Socket, address: &SockAddr) {
     let address = address.as_socket().map(|address| address.ip().to_canonical().to_string()).unwrap_or_default();
     match Socket::new(socket, &worker.deadlines) {
         Ok(socket) => {
-            monoio::spawn(conn::serve(Rc::clone(worker), socket, address));
+            // Counted here and not when its task first runs: the next accept of this batch must see it.
+            monoio::spawn(conn::serve(Counted::new(worker), Rc::clone(worker), socket, address));
         }
         Err(_) => worker.shard().accept_errors.add(1),
     }

@@ -13,8 +13,7 @@ use super::socket::Socket;
 use super::worker::{Counted, Worker};
 
 /// Serves the connection. A panic in its code ends this connection alone.
-pub(super) async fn serve(worker: Rc<Worker>, socket: Socket, address: String) {
-    let counted = Counted::new(&worker);
+pub(super) async fn serve(counted: Counted, worker: Rc<Worker>, socket: Socket, address: String) {
     let shard = worker.shard();
     if (CatchUnwind { inner: requests(worker, socket, address) }).await.is_err() {
         shard.panics.add(1);

@@ -16,6 +16,26 @@ use support::{Client, Origin, Received, Router};
 
 const CLIENTS: u64 = 8;
 
+/// What an engine of `trieway-loadtest` is asked to do to a request; this test's own backends take turns of their own.
+const ENGINE_FAULTS: &[&str] = &[
+    "surplus",
+    "close",
+    "no-length",
+    "reset-before-head",
+    "fin-before-head",
+    "reset-after=1",
+    "fin-in-chunk",
+    "short-length",
+    "both-lengths",
+    "bad-chunk",
+    "bad-head",
+    "big-head",
+    "1xx",
+    "101",
+    "early-413",
+    "status=429",
+];
+
 /// Answers with the request's tag, by one framing or another; at times it fails instead.
 fn backend() -> Origin {
     let turn = AtomicU64::new(0);
@@ -74,7 +94,10 @@ fn write_request(random: &mut Random, tag: &str, out: &mut Vec<u8>) {
     let prompt = support::text(random.next() % 8, 40 + random.below(400));
     let body =
         format!("{{\"model\":\"m\",\"prompt\":\"{prompt}\",\"max_tokens\":2,\"stream\":{}}}", random.below(2) == 0);
-    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: t\r\nX-Tag: {tag}\r\n");
+    let mut head = format!("POST /v1/completions HTTP/1.1\r\nHost: t\r\nX-Tag: {tag}\r\n");
+    if random.below(4) == 0 {
+        head.push_str(&format!("X-Fault: {}\r\n", random.one_of(ENGINE_FAULTS)));
+    }
     if random.below(3) == 0 {
         let (first, second) = body.split_at(random.below(body.len() - 1) + 1);
         out.extend_from_slice(
@@ -114,7 +137,7 @@ fn burst(client: &mut Client, random: &mut Random, next: &mut u64, name: &str, t
             assert!(tags_in_body <= 1 || !text.contains("poison"), "{text}");
             assert!(!answer.complete || text.contains(&format!("[{tag}]")), "the body of another answer: {text}");
         } else {
-            assert!(matches!(answer.status, 429 | 502), "{}", answer.head);
+            assert!(matches!(answer.status, 413 | 429 | 502), "{}", answer.head);
         }
         let counted = if answer.complete && answer.status < 500 { &tally.answered } else { &tally.failed };
         counted.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,52 @@
+//! The body's scan: an object to it is one to `serde_json`, and the key of each endpoint is that of the naive twin.
+#![no_main]
+
+#[path = "../../tests/prompt_oracle/mod.rs"]
+mod prompt_oracle;
+
+use libfuzzer_sys::fuzz_target;
+use trieway::prompt::{Chunks, Endpoint, Scan, key};
+
+const ENDPOINTS: [Endpoint; 9] = [
+    Endpoint::Chat,
+    Endpoint::Completions,
+    Endpoint::Responses,
+    Endpoint::Messages,
+    Endpoint::Embeddings,
+    Endpoint::Rerank,
+    Endpoint::Score,
+    Endpoint::Tokenize,
+    Endpoint::Other,
+];
+
+const CHUNK_BYTES: usize = 16;
+const SEED: u64 = 7;
+
+fuzz_target!(|body: &[u8]| {
+    let mut scan = Scan::default();
+    let read = scan.read(body).is_ok();
+    assert_eq!(read, prompt_oracle::is_object(&strict(body)), "{}", body.escape_ascii());
+    for endpoint in ENDPOINTS {
+        let mut chunks = Chunks::new(CHUNK_BYTES);
+        chunks.start(SEED);
+        key(endpoint, &scan, body, &mut chunks);
+        // What serde_json reads less of (names with a lone surrogate, bytes that are no UTF-8) is compared no further.
+        let text = str::from_utf8(body).ok().filter(|text| prompt_oracle::is_object(text));
+        match text.map(|text| prompt_oracle::canonical(endpoint, text)) {
+            Some(Ok(bytes)) if read => {
+                assert_eq!(chunks.key(), prompt_oracle::chunked(SEED, &bytes, CHUNK_BYTES), "{endpoint:?}");
+            }
+            _ => {}
+        }
+    }
+});
+
+/// The text as a stricter reader takes it: without what the product leaves to the engine.
+fn strict(body: &[u8]) -> String {
+    let plain = |char: char| match char {
+        '\t' | '\n' | '\r' => ' ',
+        char if char < ' ' => '.',
+        char => char,
+    };
+    String::from_utf8_lossy(body).trim_start_matches('\u{feff}').chars().map(plain).collect()
+}

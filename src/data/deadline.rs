@@ -10,6 +10,7 @@
 //! before, and it ends at most two ticks late.
 
 use std::cell::{Cell, RefCell};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
@@ -37,6 +38,19 @@ struct Entry {
     ends: Cell<Ends>,
     fired: Cell<bool>,
     used: bool,
+}
+
+impl Entry {
+    /// Of an entry that is used.
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        debug_assert!(self.used);
+        // SAFETY: a used entry's descriptor is open: its ticket is dropped before its socket is.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    fn has_bytes(&self) -> bool {
+        matches!(SockRef::from(&self.descriptor()).peek(&mut [MaybeUninit::uninit(); 1]), Ok(n) if n > 0)
+    }
 }
 
 pub(super) struct Deadlines {
@@ -98,20 +112,21 @@ impl Deadlines {
         });
     }
 
-    /// Shuts down every connection that waits for its next request.
+    /// Shuts down every connection that waits for its next request, unless that is there already or the wait began since the
+    /// last tick: a request that was sent in good faith is served.
     pub(super) fn end_idle(&self) {
-        self.end(|entry| entry.due_ms.get() != NEVER && entry.ends.get() == Ends::Idle);
+        self.end(|entry| {
+            entry.due_ms.get() != NEVER && entry.ends.get() == Ends::Idle && !entry.fresh.get() && !entry.has_bytes()
+        });
     }
 
     fn end(&self, overdue: impl Fn(&Entry) -> bool) {
-        for entry in self.entries.borrow().iter().filter(|entry| overdue(entry) && entry.used) {
+        for entry in self.entries.borrow().iter().filter(|entry| entry.used && overdue(entry)) {
             entry.due_ms.set(NEVER);
             entry.fresh.set(false);
             entry.fired.set(true);
             let how = if entry.ends.get() == Ends::Reading { Shutdown::Read } else { Shutdown::Both };
-            // SAFETY: a used entry's descriptor is open: its ticket is dropped before its socket is.
-            let fd = unsafe { BorrowedFd::borrow_raw(entry.fd) };
-            let _ = SockRef::from(&fd).shutdown(how);
+            let _ = SockRef::from(&entry.descriptor()).shutdown(how);
         }
     }
 
@@ -150,7 +165,7 @@ impl Drop for Ticket {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
@@ -179,5 +194,23 @@ mod tests {
         drop(late_ticket);
         let again = Deadlines::register(&table, idle.as_raw_fd());
         assert!(!again.fired() && table.entries.borrow().len() == 2);
+    }
+
+    #[test]
+    fn a_drain_ends_who_waits_but_not_whose_request_is_there() {
+        let table = Deadlines::new();
+        let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().expect("pair")).collect();
+        let tickets: Vec<_> = pairs.iter().map(|(ours, _)| Deadlines::register(&table, ours.as_raw_fd())).collect();
+        pairs.iter().for_each(|(ours, _)| ours.set_nonblocking(true).expect("mode"));
+        pairs[1].1.try_clone().expect("clone").write_all(b"GET").expect("sent");
+        tickets[0].set(Duration::from_secs(60), Ends::Idle);
+        tickets[1].set(Duration::from_secs(60), Ends::Idle);
+        table.tick();
+        tickets[2].set(Duration::from_secs(60), Ends::Idle);
+        table.end_idle();
+        assert_eq!(tickets.iter().map(super::Ticket::fired).collect::<Vec<_>>(), [true, false, false]);
+        table.tick();
+        table.end_idle();
+        assert_eq!(tickets.iter().map(super::Ticket::fired).collect::<Vec<_>>(), [true, false, true]);
     }
 }

@@ -98,10 +98,10 @@ impl Worker {
     pub(super) async fn housekeep(self: Rc<Self>) {
         loop {
             monoio::time::sleep(TICK).await;
-            self.deadlines.tick();
             if self.draining() {
                 self.deadlines.end_idle();
             }
+            self.deadlines.tick();
             self.pools.borrow_mut().expire(self.deadlines.now_ms(), self.shared.config.times.upstream_idle);
             self.shared.trie.tick();
             self.blocks.trim();

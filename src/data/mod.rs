@@ -1,7 +1,8 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
 //! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
-//! it), `plan` (where it goes), `attempt` (one backend's turn), `relay` (the answer) and `tunnel` (a WebSocket). Below them: `client`, `upstream`,
+//! it), `plan` (where it goes), `attempt` (one backend's turn), `relay` (the answer), `tunnel` (a WebSocket) and
+//! `request_log` (its line, if it is asked for). Below them: `client`, `upstream`,
 //! `socket`, `buffer`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
@@ -22,6 +23,7 @@ mod paths;
 mod plan;
 mod relay;
 mod request;
+mod request_log;
 mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]

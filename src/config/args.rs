@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, env = "TRIEWAY_API_KEY", hide_env_values = true, help_heading = "Listening", value_name = "KEY")]
     pub(super) api_key: Option<String>,
 
-    /// How backends are found
+    /// How backends are found: static (by --static-backends) or k8s (ready pods; in builds with Kubernetes support)
     #[arg(long, env = "TRIEWAY_SERVICE_DISCOVERY", default_value = "static", value_parser = ["static", "k8s"], hide_possible_values = true, help_heading = "Backends")]
     pub(super) service_discovery: String,
     /// Backends: http://host:port[/base], separated by commas
@@ -48,6 +48,35 @@ pub(super) struct Args {
         value_name = "URL,…"
     )]
     pub(super) static_backends: String,
+    /// Namespace of the pods that are backends
+    #[arg(
+        long,
+        env = "TRIEWAY_K8S_NAMESPACE",
+        default_value = "default",
+        help_heading = "Kubernetes",
+        value_name = "NAME"
+    )]
+    pub(super) k8s_namespace: String,
+    /// Labels of the pods that are backends; left out: all pods of the namespace
+    #[arg(
+        long,
+        env = "TRIEWAY_K8S_LABEL_SELECTOR",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Kubernetes",
+        value_name = "KEY=VALUE,…"
+    )]
+    pub(super) k8s_label_selector: String,
+    /// Port on which the engines listen in their pods
+    #[arg(long, env = "TRIEWAY_K8S_PORT", default_value_t = 8000, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Kubernetes", value_name = "PORT")]
+    pub(super) k8s_port: u16,
+    /// Seconds after which the watch is begun anew, at most 290; 0: 290
+    #[arg(long, env = "TRIEWAY_K8S_WATCHER_TIMEOUT_SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=290), help_heading = "Kubernetes", value_name = "SECONDS")]
+    pub(super) k8s_watcher_timeout_seconds: u32,
+    /// What a backend is: pod-ip, each pod at its own address
+    #[arg(long, env = "TRIEWAY_K8S_SERVICE_DISCOVERY_TYPE", default_value = "pod-ip", value_parser = ["pod-ip", "service-name"], hide_possible_values = true, help_heading = "Kubernetes", value_name = "TYPE")]
+    pub(super) k8s_service_discovery_type: String,
+
     /// Models, one a backend, separated by commas; left out: asked from each backend's /v1/models
     #[arg(
         long,

@@ -7,8 +7,8 @@ use clap::{CommandFactory, FromArgMatches};
 use super::args::Args;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Overload, Policy, Routing, Secret, StaticBackend,
-    Times, unsupported,
+    Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Overload, Policy, Routing, Secret,
+    StaticBackend, Times, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -67,13 +67,8 @@ fn clap_failure(error: &clap::Error) -> Failure {
 }
 
 fn config(args: Args) -> Result<Config, String> {
-    if args.service_discovery != "static" {
-        return Err(format!(
-            "--service-discovery {} is not supported: name the backends by --static-backends",
-            args.service_discovery
-        ));
-    }
-    let backends = backends(&args)?;
+    let kubernetes = kubernetes(&args)?;
+    let backends = if kubernetes.is_some() { Vec::new() } else { backends(&args)? };
     let models: HashSet<&str> = backends.iter().flat_map(|b| b.models.iter().map(String::as_str)).collect();
     let aliases = aliases(&args.static_aliases, &models)?;
     if args.routing_logic == Policy::Session && args.session_key.is_none() {
@@ -94,6 +89,7 @@ fn config(args: Args) -> Result<Config, String> {
         workers,
         io: args.io,
         backends,
+        kubernetes,
         aliases,
         health: (!args.no_static_backend_health_checks).then_some(HealthChecks {
             interval: args.static_backend_health_check_interval,
@@ -140,6 +136,32 @@ fn config(args: Args) -> Result<Config, String> {
             stats_interval: args.log_stats.then_some(args.log_stats_interval),
         },
     })
+}
+
+fn kubernetes(args: &Args) -> Result<Option<Kubernetes>, String> {
+    if args.service_discovery == "static" {
+        return Ok(None);
+    }
+    let refuse = |what: &str| Err(format!("--service-discovery {}: {what}", args.service_discovery));
+    if !cfg!(feature = "kubernetes") {
+        return refuse(
+            "this program was built without Kubernetes support; build it with --features kubernetes, or name the backends by --static-backends",
+        );
+    }
+    if !args.static_backends.is_empty() || !args.static_models.is_empty() {
+        return refuse(
+            "the pods are the backends, each with the models that it serves; leave out --static-backends and --static-models",
+        );
+    }
+    if args.k8s_service_discovery_type == "service-name" {
+        return Err("--k8s-service-discovery-type service-name is not supported: a service hides which pod holds a prefix; use pod-ip".to_owned());
+    }
+    Ok(Some(Kubernetes {
+        namespace: args.k8s_namespace.clone(),
+        label_selector: args.k8s_label_selector.clone(),
+        port: args.k8s_port,
+        watch_timeout_s: (args.k8s_watcher_timeout_seconds > 0).then_some(args.k8s_watcher_timeout_seconds),
+    }))
 }
 
 fn backends(args: &Args) -> Result<Vec<StaticBackend>, String> {

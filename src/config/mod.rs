@@ -27,7 +27,10 @@ pub struct Config {
     pub root_path: String,
     pub workers: usize,
     pub io: IoMode,
+    /// Empty when they are discovered.
     pub backends: Vec<StaticBackend>,
+    /// Where backends are discovered, if they are.
+    pub kubernetes: Option<Kubernetes>,
     /// Alias → model.
     pub aliases: Vec<(String, String)>,
     pub health: Option<HealthChecks>,
@@ -70,6 +73,18 @@ pub enum IoMode {
     /// io_uring, or refuse to start.
     Uring,
     Epoll,
+}
+
+/// Which pods are backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubernetes {
+    pub namespace: String,
+    /// As the API takes it: `key=value,…`; empty: all pods.
+    pub label_selector: String,
+    /// Where the engine listens in each pod.
+    pub port: u16,
+    /// Seconds after which a watch is begun anew; `None`: the client library's own limit.
+    pub watch_timeout_s: Option<u32>,
 }
 
 /// One backend as the command line names it.

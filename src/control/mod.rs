@@ -17,6 +17,8 @@ mod exposition;
 mod fetch;
 mod figures;
 mod health;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod lanes;
 mod logging;
 mod members;
@@ -79,6 +81,10 @@ impl Control {
             // First of all: from here on a signal drains instead of killing.
             let signals = drain::signals();
             plane.set_backends(&shared.config.backends);
+            #[cfg(feature = "kubernetes")]
+            if let Some(options) = &shared.config.kubernetes {
+                tokio::spawn(kubernetes::run(plane.clone(), options.clone()));
+            }
             tokio::spawn(aggregate::run(plane.clone()));
             tokio::spawn(admin::serve(socket, plane.clone()));
             if let Some(interval) = shared.config.log.stats_interval {

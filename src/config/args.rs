@@ -16,9 +16,25 @@ use super::{IoMode, LogFormat, LogLevel, Policy, parse_size};
     long_about = "A prefix-aware router for LLM inference: sends each conversation to the engine that already holds its prefix \
                   in the KV cache, and everything else to the least busy one.",
     after_help = "Every flag is also an environment variable: TRIEWAY_ and the flag's name in capitals, such as TRIEWAY_STATIC_BACKENDS. \
-                  The command line wins over the environment."
+                  The command line wins over the environment, and that over the file of --config."
 )]
 pub(super) struct Args {
+    /// YAML or JSON file with flags as keys; the environment and the command line win over it. Read again on SIGHUP
+    #[arg(long, env = "TRIEWAY_CONFIG", help_heading = "Configuration files", value_name = "PATH")]
+    pub(super) config: Option<PathBuf>,
+    /// The same, but it wins over everything else and is watched: backends and routing change without a restart
+    #[arg(
+        long,
+        env = "TRIEWAY_DYNAMIC_CONFIG_YAML",
+        help_heading = "Configuration files",
+        value_name = "PATH",
+        conflicts_with = "dynamic_config_json"
+    )]
+    pub(super) dynamic_config_yaml: Option<PathBuf>,
+    /// The same in JSON
+    #[arg(long, env = "TRIEWAY_DYNAMIC_CONFIG_JSON", help_heading = "Configuration files", value_name = "PATH")]
+    pub(super) dynamic_config_json: Option<PathBuf>,
+
     /// Address to listen on
     #[arg(long, env = "TRIEWAY_HOST", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_parser = host, help_heading = "Listening", value_name = "ADDRESS")]
     pub(super) host: IpAddr,
@@ -130,7 +146,12 @@ pub(super) struct Args {
     )]
     pub(super) static_backend_health_checks: bool,
     /// Do not probe the backends: a backend that refuses connections is tried again by requests
-    #[arg(long, env = "TRIEWAY_NO_STATIC_BACKEND_HEALTH_CHECKS", help_heading = "Health checks")]
+    #[arg(
+        long,
+        env = "TRIEWAY_NO_STATIC_BACKEND_HEALTH_CHECKS",
+        default_value_if("static_backend_health_checks", "true", "false"),
+        help_heading = "Health checks"
+    )]
     pub(super) no_static_backend_health_checks: bool,
     /// Seconds between two probes of a backend
     #[arg(long, env = "TRIEWAY_STATIC_BACKEND_HEALTH_CHECK_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Health checks", value_name = "SECONDS")]

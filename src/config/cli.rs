@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use clap::{CommandFactory, FromArgMatches};
 
 use super::args::Args;
+use super::source::Source;
 use super::url::BackendUrl;
 use super::{
     Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Policy, Routing, Secret, StaticBackend, Times,
@@ -33,7 +34,8 @@ pub fn command() -> clap::Command {
     Args::command().mut_args(|arg| arg.hide_env(true))
 }
 
-/// The configuration that these arguments (the first is the program's name) and the environment ask for.
+/// The configuration that these arguments (the first is the program's name), the environment and the files that they name
+/// ask for.
 ///
 /// # Errors
 /// [`Failure`]: help or version text, or the one line that says what is wrong.
@@ -41,7 +43,12 @@ pub fn from_args(args: &[String]) -> Result<Config, Failure> {
     if let Some(line) = unsupported::find(args.iter().skip(1).map(String::as_str)) {
         return Err(Failure::Refuse(line));
     }
-    let matches = command().try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
+    Source::read(args).map_err(Failure::Refuse)?.config()
+}
+
+/// The configuration that `args` ask for, with the defaults of this command.
+pub(super) fn from_command(command: clap::Command, args: &[String]) -> Result<Config, Failure> {
+    let matches = command.try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
     let args = Args::from_arg_matches(&matches).map_err(|error| clap_failure(&error))?;
     config(args).map_err(Failure::Refuse)
 }
@@ -133,6 +140,7 @@ fn config(args: Args) -> Result<Config, String> {
             requests: args.log_requests,
             stats_interval: args.log_stats.then_some(args.log_stats_interval),
         },
+        source: Source::default(),
     })
 }
 

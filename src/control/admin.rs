@@ -38,10 +38,11 @@ fn app(plane: Arc<Plane>) -> Router {
 }
 
 async fn health(State(plane): State<Arc<Plane>>) -> Response {
+    let config = plane.members().loaded().clone();
     match why_unhealthy(&plane) {
-        None => Json(json!({ "status": "healthy" })).into_response(),
+        None => Json(json!({ "status": "healthy", "config": config })).into_response(),
         Some(reason) => {
-            let body = Json(json!({ "status": "unhealthy", "reason": reason }));
+            let body = Json(json!({ "status": "unhealthy", "reason": reason, "config": config }));
             (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
         }
     }
@@ -64,7 +65,7 @@ async fn metrics(State(plane): State<Arc<Plane>>) -> Response {
 async fn list_models(State(plane): State<Arc<Plane>>) -> Json<Value> {
     let members = plane.members();
     let known = members.iter().map(|member| &member.models);
-    Json(models::merge(known, &plane.shared.config.aliases, plane.started_unix_s))
+    Json(models::merge(known, &members.rules().aliases, plane.started_unix_s))
 }
 
 async fn unknown_path(uri: Uri) -> Response {
@@ -99,19 +100,28 @@ mod tests {
         (status, serde_json::from_str(&body).expect("JSON"))
     }
 
+    /// `/health` without what it says of the configuration.
+    async fn state(name: &str) -> (u16, Value) {
+        let (status, mut body) = json(name, "/health").await;
+        let config = body.as_object_mut().and_then(|body| body.remove("config")).expect("a part on the configuration");
+        assert_eq!((&config["generation"], &config["last_error"]), (&json!(1), &Value::Null));
+        assert!(config["loaded_at"].as_u64() > Some(1_700_000_000), "{config}");
+        (status, body)
+    }
+
     #[tokio::test]
     async fn health_follows_the_backends_and_the_drain() {
         let (plane, name) = served("--static-backends http://127.0.0.1:1 --static-models m").await;
-        assert_eq!(json(&name, "/health").await, (200, json!({"status": "healthy"})));
+        assert_eq!(state(&name).await, (200, json!({"status": "healthy"})));
         assert_eq!(json(&name, "/health/live").await.0, 200);
         let none = json!({"status": "unhealthy", "reason": "no backend is usable"});
         plane.shared.fleet.load(0).set_unreachable(true);
-        assert_eq!(json(&name, "/health").await, (503, none.clone()), "a worker could not reach it");
+        assert_eq!(state(&name).await, (503, none.clone()), "a worker could not reach it");
         until("probed", || plane.shared.fleet.snapshot().load().served(None).usable.is_empty()).await;
         plane.shared.fleet.load(0).set_unreachable(false);
-        assert_eq!(json(&name, "/health").await, (503, none));
+        assert_eq!(state(&name).await, (503, none));
         plane.shared.drain();
-        assert_eq!(json(&name, "/health").await, (503, json!({"status": "unhealthy", "reason": "draining"})));
+        assert_eq!(state(&name).await, (503, json!({"status": "unhealthy", "reason": "draining"})));
         assert_eq!(json(&name, "/health/live").await.0, 200, "it lives");
     }
 

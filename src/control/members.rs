@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -18,9 +19,9 @@ use super::engine_stats::{EngineStats, ProcessMarks};
 use super::health::Health;
 use super::lanes::Lanes;
 use super::models::{Models, named};
-use crate::config::StaticBackend;
+use crate::config::{Config, StaticBackend};
 use crate::fleet::arrivals::Window;
-use crate::fleet::snapshot::{Backend, Snapshot};
+use crate::fleet::snapshot::{Backend, Rules, Snapshot};
 use crate::shared::Shared;
 
 /// Between two rounds of learning, when there are no health checks to set the pace.
@@ -135,8 +136,22 @@ impl Member {
     }
 }
 
+/// What `/health` says of the configuration.
+#[derive(Clone, Serialize)]
+pub(super) struct Loaded {
+    /// How many times one was put into force, from 1 on.
+    pub(super) generation: u64,
+    /// When the present one was, as a unix time.
+    #[serde(rename = "loaded_at")]
+    pub(super) at_unix_s: u64,
+    /// Why a later one was refused.
+    pub(super) last_error: Option<String>,
+}
+
 pub(super) struct Members {
     list: Vec<Member>,
+    rules: Arc<Rules>,
+    loaded: Loaded,
     /// Slots that no member has; the one that was given up last is at the end.
     free: VecDeque<u16>,
     /// Slots that were given up at least once.
@@ -145,9 +160,36 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(slots: usize) -> Self {
+    pub(super) fn new(slots: usize, config: &Config, now_unix_s: u64) -> Self {
         let slots = u16::try_from(slots).unwrap_or(u16::MAX);
-        Members { list: Vec::new(), free: (0..slots).collect(), given_up: HashSet::new(), lanes: Lanes::default() }
+        Members {
+            list: Vec::new(),
+            rules: rules(config),
+            loaded: Loaded { generation: 1, at_unix_s: now_unix_s, last_error: None },
+            free: (0..slots).collect(),
+            given_up: HashSet::new(),
+            lanes: Lanes::default(),
+        }
+    }
+
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    pub(super) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Another configuration is in force from the next `publish` on; gives its number.
+    pub(super) fn load(&mut self, config: &Config, now_unix_s: u64) -> u64 {
+        self.rules = rules(config);
+        self.loaded = Loaded { generation: self.loaded.generation + 1, at_unix_s: now_unix_s, last_error: None };
+        self.loaded.generation
+    }
+
+    /// A configuration was refused; the present one stays.
+    pub(super) fn refuse(&mut self, why: String) {
+        self.loaded.last_error = Some(why);
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
@@ -217,7 +259,11 @@ impl Members {
     pub(super) fn publish(&mut self, shared: &Shared) {
         let backends = self.list.iter().map(|member| Arc::new(member.backend())).collect();
         let lanes = &mut self.lanes;
-        let snapshot = Snapshot::new(backends, &shared.config.aliases, |server, model| lanes.number(server, model));
+        let snapshot = Snapshot::new(backends, self.rules.clone(), |server, model| lanes.number(server, model));
         shared.fleet.publish(snapshot);
     }
+}
+
+fn rules(config: &Config) -> Arc<Rules> {
+    Arc::new(Rules { aliases: config.aliases.clone(), routing: config.routing.clone() })
 }

@@ -18,7 +18,7 @@ use super::health::Step;
 use super::members::{Member, Members};
 use super::watch::Round;
 use super::{figures, scrape, watch};
-use crate::config::StaticBackend;
+use crate::config::{Config, StaticBackend};
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
 
@@ -36,11 +36,12 @@ pub(super) struct Plane {
 
 impl Plane {
     pub(super) fn new(shared: &'static Shared) -> Self {
+        let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Plane {
             shared,
-            members: Mutex::new(Members::new(shared.fleet.slots())),
+            members: Mutex::new(Members::new(shared.fleet.slots(), &shared.config, started_unix_s)),
             started: Instant::now(),
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            started_unix_s,
         }
     }
 
@@ -57,9 +58,24 @@ impl Plane {
         self.started_unix_s + self.started.elapsed().as_secs()
     }
 
-    /// Makes these the backends; each one that came gets its prober and its scraper.
+    /// Makes these the backends.
     pub(super) fn set_backends(self: &Arc<Self>, wanted: &[StaticBackend]) {
         let mut members = self.members();
+        self.adopt(&mut members, wanted);
+        members.publish(self.shared);
+    }
+
+    /// Puts into force what of another configuration can be without a restart: all of it at once, for the workers.
+    pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
+        let mut members = self.members();
+        let generation = members.load(config, self.now_unix_s());
+        self.adopt(&mut members, &config.backends);
+        members.publish(self.shared);
+        generation
+    }
+
+    /// Each backend that came gets its prober and its scraper.
+    fn adopt(self: &Arc<Self>, members: &mut Members, wanted: &[StaticBackend]) {
         for slot in members.set(wanted, self.shared, Instant::now(), self.now_ms()) {
             let tasks = [
                 tokio::spawn(watch::run(self.clone(), slot)).abort_handle(),
@@ -69,7 +85,6 @@ impl Plane {
                 tasks.into_iter().for_each(|task| member.own_task(task));
             }
         }
-        members.publish(self.shared);
     }
 
     /// How a member is asked, by whoever asks it.

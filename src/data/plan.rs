@@ -56,7 +56,7 @@ impl Plan {
         destination: Destination,
     ) -> Result<Self, Refusal> {
         let snapshot = worker.snapshot();
-        let routing = &worker.shared.config.routing;
+        let routing = &snapshot.rules.routing;
         scratch.chunks.start(0);
         let Destination::Routed(endpoint) = destination else {
             return Ok(Plan { snapshot, model: None, session: None, policy: Policy::Leastload });
@@ -73,13 +73,13 @@ impl Plan {
             scratch.chunks.start(seed);
             prompt::key(endpoint, &scratch.scan, body, &mut scratch.chunks);
         }
-        Ok(Plan { snapshot, model: Some(model), session, policy: routing.policy })
+        let policy = routing.policy;
+        Ok(Plan { snapshot, model: Some(model), session, policy })
     }
 
     /// Chooses among the usable backends that are not in `tried`.
     pub(super) fn choose(&self, worker: &Worker, scratch: &mut Scratch, tried: &[u16]) -> Option<Choice> {
         let shared = worker.shared;
-        let routing = &shared.config.routing;
         let by_prefix = self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty();
         if by_prefix {
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
@@ -99,7 +99,7 @@ impl Plan {
                 in_window: shared.fleet.arrivals.in_window(worker.index, backend.slot),
                 in_flight: load.in_flight(),
                 in_flight_bytes: load.in_flight_bytes(),
-                matched_bytes: u64::from(chunks) * routing.prefix_chunk_bytes as u64,
+                matched_bytes: u64::from(chunks) * shared.config.routing.prefix_chunk_bytes as u64,
             });
         }
         let Decision { index, reason } = self.decide(worker, &scratch.candidates)?;
@@ -107,7 +107,7 @@ impl Plan {
     }
 
     fn decide(&self, worker: &Worker, candidates: &[Candidate]) -> Option<Decision> {
-        let routing = &worker.shared.config.routing;
+        let routing = &self.snapshot.rules.routing;
         let turn = || worker.shared.fleet.next_turn();
         match self.policy {
             Policy::Prefixaware => route::prefixaware(candidates, routing.prefix_min_match_bytes, turn()),
@@ -127,14 +127,13 @@ impl Plan {
 
     /// The key and the name of the request's session, if it has one.
     pub(super) fn session<'a>(
-        &self,
-        worker: &'a Worker,
+        &'a self,
         scratch: &'a mut Scratch,
         head: &'a [u8],
         body: &'a [u8],
     ) -> Option<(&'a str, &'a [u8])> {
         self.session?;
-        let key = worker.shared.config.routing.session_key.as_deref()?;
+        let key = self.snapshot.rules.routing.session_key.as_deref()?;
         session(key, scratch, head, body).map(|name| (key, name))
     }
 

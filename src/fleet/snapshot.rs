@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-use crate::config::{BackendUrl, ModelType};
+use crate::config::{BackendUrl, ModelType, Routing};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -59,6 +59,14 @@ pub struct Member {
     pub lane: u32,
 }
 
+/// What holds for all backends, and may change while the router runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Alias → model.
+    pub aliases: Vec<(String, String)>,
+    pub routing: Routing,
+}
+
 /// A model that some known backend serves.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
@@ -81,15 +89,12 @@ pub struct Snapshot {
     any: Served,
     /// Some backend has not told its models yet, so that an unknown model may still turn up.
     pub learning: bool,
+    pub rules: Arc<Rules>,
 }
 
 impl Snapshot {
     /// `lane(server, model)` gives the place of that pair's counters; the model is empty for requests that name none.
-    pub fn new(
-        backends: Vec<Arc<Backend>>,
-        aliases: &[(String, String)],
-        mut lane: impl FnMut(&str, &str) -> u32,
-    ) -> Self {
+    pub fn new(backends: Vec<Arc<Backend>>, rules: Arc<Rules>, mut lane: impl FnMut(&str, &str) -> u32) -> Self {
         let mut snapshot = Snapshot { learning: backends.iter().any(|b| b.models.is_empty()), ..Snapshot::default() };
         for (index, backend) in (0..).zip(&backends) {
             let usable = backend.state == State::Up && !backend.addresses.is_empty();
@@ -104,12 +109,13 @@ impl Snapshot {
                 }
             }
         }
-        for (alias, model) in aliases {
+        for (alias, model) in &rules.aliases {
             if let Some(&number) = snapshot.names.get(model) {
                 snapshot.names.entry(alias.clone()).or_insert(number);
             }
         }
         snapshot.backends = backends;
+        snapshot.rules = rules;
         snapshot
     }
 
@@ -184,8 +190,8 @@ mod tests {
             backend(2, &["a"], State::Up),
             backend(3, &[], State::Unknown),
         ];
-        let snapshot =
-            Snapshot::new(backends, &[("x".to_owned(), "a".to_owned()), ("y".to_owned(), "gone".to_owned())], |_, _| 0);
+        let aliases = vec![("x".to_owned(), "a".to_owned()), ("y".to_owned(), "gone".to_owned())];
+        let snapshot = Snapshot::new(backends, Arc::new(Rules { aliases, ..Rules::default() }), |_, _| 0);
         let a = snapshot.model(b"a");
         assert_eq!(members(snapshot.served(a)), [0, 2]);
         assert_eq!(a, snapshot.model(b"x"));
@@ -197,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_known_model_whose_backends_are_down_is_still_known() {
-        let snapshot = Snapshot::new(vec![backend(0, &["a"], State::Down)], &[], |_, _| 0);
+        let snapshot = Snapshot::new(vec![backend(0, &["a"], State::Down)], Arc::default(), |_, _| 0);
         assert_eq!(members(snapshot.served(snapshot.model(b"a"))), [0u16; 0]);
         assert!(snapshot.model(b"a").is_some() && snapshot.sole_model() == snapshot.model(b"a"));
         assert!(!snapshot.learning && snapshot.served(None).usable.is_empty());

@@ -8,8 +8,8 @@ use super::args::Args;
 use super::source::Source;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Policy, Routing, Secret, StaticBackend, Times,
-    unsupported,
+    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Overload, Policy, Routing, Secret, StaticBackend,
+    Times, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -126,6 +126,12 @@ fn config(args: Args) -> Result<Config, String> {
             between_bytes: args.between_bytes_timeout_seconds,
             upstream_idle: args.upstream_idle_timeout_seconds,
             drain: args.drain_timeout_seconds,
+        },
+        overload: Overload {
+            inflight_per_backend: args.max_inflight,
+            inflight_per_key: args.max_inflight_per_key,
+            queue_requests: args.queue_size,
+            queue_timeout: args.queue_timeout_seconds,
         },
         max_head_bytes: args.max_head_size,
         max_body_bytes: args.max_body_size,

@@ -42,6 +42,7 @@ pub struct Config {
     pub engine_stats_interval: Duration,
     pub failover_attempts: usize,
     pub times: Times,
+    pub overload: Overload,
     pub max_head_bytes: usize,
     pub max_body_bytes: usize,
     pub max_connections: usize,
@@ -135,6 +136,18 @@ pub struct Routing {
     pub prefix_chunk_bytes: usize,
     pub prefix_memory_bytes: usize,
     pub session_key: Option<String>,
+}
+
+/// What happens when there is more to do than the backends should get at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overload {
+    /// Requests that one backend has in flight at most; 0: no limit.
+    pub inflight_per_backend: u32,
+    /// The same for one API key, over all backends, with what waits.
+    pub inflight_per_key: u32,
+    /// Requests that wait for a backend at most, over all workers.
+    pub queue_requests: usize,
+    pub queue_timeout: Duration,
 }
 
 /// Every time limit of the wire. Zero is not allowed for any of them.

@@ -1,14 +1,15 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
 //! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
-//! it), `plan` (where it goes), `attempt` (one backend's turn), `relay` (the answer), `tunnel` (a WebSocket) and
-//! `request_log` (its line, if it is asked for). Below them: `client`, `upstream`,
+//! it), `plan` (where it goes), `admission` and `queue` (whether it may go now), `attempt` (one backend's turn), `relay` (the
+//! answer), `tunnel` (a WebSocket) and `request_log` (its line, if it is asked for). Below them: `client`, `upstream`,
 //! `socket`, `buffer`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
 //! request's load is released by a guard on every path.
 
 mod accept;
+mod admission;
 mod attempt;
 mod budget;
 mod buffer;
@@ -21,6 +22,7 @@ mod failure;
 mod lease;
 mod paths;
 mod plan;
+mod queue;
 mod relay;
 mod request;
 mod request_log;

@@ -104,6 +104,16 @@ pub(super) struct Args {
         value_name = "LABEL,…"
     )]
     pub(super) static_model_labels: String,
+    /// Those of the backends that get no more requests, while those that run there end
+    #[arg(
+        long,
+        env = "TRIEWAY_DRAIN_BACKENDS",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Backends",
+        value_name = "URL,…"
+    )]
+    pub(super) drain_backends: String,
     /// Accepted for the production stack's start line; no effect without disaggregated prefill
     #[arg(
         long,

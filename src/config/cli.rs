@@ -164,23 +164,34 @@ fn backends(args: &Args) -> Result<Vec<StaticBackend>, String> {
     let models = one_each("--static-models", &args.static_models, urls.len())?;
     let types = one_each("--static-model-types", &args.static_model_types, urls.len())?;
     let labels = one_each("--static-model-labels", &args.static_model_labels, urls.len())?;
+    let draining = list(&args.drain_backends)
+        .into_iter()
+        .map(|text| BackendUrl::parse(text).map_err(|error| format!("--drain-backends: {error}")))
+        .collect::<Result<HashSet<_>, _>>()?;
     let mut seen = HashSet::new();
-    urls.iter()
+    let backends: Vec<_> = urls
+        .iter()
         .enumerate()
         .map(|(i, text)| {
             let url = BackendUrl::parse(text).map_err(|error| format!("--static-backends: {error}"))?;
             if !seen.insert(url.clone()) {
                 return Err(format!("--static-backends names {url} twice"));
             }
+            let draining = draining.contains(&url);
             let model_type = types.as_ref().map(|t| model_type(t[i])).transpose()?;
             Ok(StaticBackend {
                 url,
                 models: models.iter().map(|m| m[i].to_owned()).collect(),
                 model_type,
                 label: labels.as_ref().map(|l| l[i].to_owned()),
+                draining,
             })
         })
-        .collect()
+        .collect::<Result<_, String>>()?;
+    match draining.iter().find(|url| !seen.contains(url)) {
+        Some(url) => Err(format!("--drain-backends: {url} is not one of --static-backends")),
+        None => Ok(backends),
+    }
 }
 
 fn model_type(text: &str) -> Result<ModelType, String> {
@@ -327,6 +338,7 @@ mod tests {
             (&format!("{b} --root-path v1"), "--root-path 'v1'"),
             (&format!("{b} --service-discovery k8s"), "--service-discovery k8s"),
             (&format!("{b} --callbacks mod.handler"), "--callbacks is not supported"),
+            (&format!("{b} --drain-backends http://a:2"), "http://a:2 is not one of"),
             (&format!("{b} --sentry-dsn=x"), "--sentry-dsn is not supported"),
             (&format!("{b} --no-such-flag"), "--no-such-flag"),
         ] {

@@ -88,6 +88,8 @@ pub struct StaticBackend {
     pub models: Vec<String>,
     pub model_type: Option<ModelType>,
     pub label: Option<String>,
+    /// It gets no more requests; those that run there end.
+    pub draining: bool,
 }
 
 /// What a backend serves; decides how it is probed.

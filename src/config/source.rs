@@ -22,13 +22,14 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const FILE_FLAGS: [&str; 3] = ["config", "dynamic-config-yaml", "dynamic-config-json"];
 
 /// What may change while the router runs.
-const RELOADABLE: [&str; 9] = [
+const RELOADABLE: [&str; 10] = [
     "service-discovery",
     "static-backends",
     "static-models",
     "static-aliases",
     "static-model-types",
     "static-model-labels",
+    "drain-backends",
     "routing-logic",
     "session-key",
     "prefix-min-match-length",

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header::CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use super::plane::Plane;
 use super::socket::AdminSocket;
-use super::{engines, exposition, models};
+use super::{engines, exposition, models, sleep};
 use crate::shared::Phase;
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -32,6 +32,9 @@ fn app(plane: Arc<Plane>) -> Router {
         .route("/engines", get(async |State(plane): State<Arc<Plane>>| Json(engines::list(&plane))))
         .route("/version", get(async || Json(json!({ "version": env!("CARGO_PKG_VERSION") }))))
         .route("/v1/models", get(list_models))
+        .route("/sleep", post(sleep::relay))
+        .route("/wake_up", post(sleep::relay))
+        .route("/is_sleeping", get(sleep::relay))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(plane)
@@ -76,7 +79,7 @@ async fn wrong_method(uri: Uri) -> Response {
     error(StatusCode::METHOD_NOT_ALLOWED, &format!("{} answers GET and HEAD only", uri.path()))
 }
 
-fn error(status: StatusCode, message: &str) -> Response {
+pub(super) fn error(status: StatusCode, message: &str) -> Response {
     let body = json!({ "error": { "message": message, "type": "invalid_request_error", "code": status.as_u16() } });
     (status, Json(body)).into_response()
 }

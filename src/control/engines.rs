@@ -61,7 +61,7 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
     let seconds = |mean_us: f64| mean_us / 1e6;
     Engine {
         url: member.name.clone(),
-        state: member.health.state().as_str(),
+        state: member.state().as_str(),
         unreachable: load.is_unreachable(),
         models: member.model_names(),
         kind: member.spec.model_type.map(type_name),
@@ -81,7 +81,7 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
         mean_time_to_first_byte_seconds: totals.first_byte.mean().map(seconds),
         last_probe_error: member.last_error.clone(),
         engine: member.engine.as_ref().map(figures_of),
-        engine_id: format!("{:016x}", member.identity),
+        engine_id: member.engine_id(),
         serving_models: member.model_names(),
         created: plane.now_unix_s().saturating_sub(member.since.elapsed().as_secs()),
     }

@@ -62,7 +62,7 @@ fn backends(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     }
     let mut family = writer.family(&names::HEALTHY_PODS_TOTAL);
     for member in members {
-        let usable = member.health.state() == State::Up && !load(member).is_unreachable();
+        let usable = member.state() == State::Up && !load(member).is_unreachable();
         family.count(&[&member.name], usable.into());
     }
     let mut family = writer.family(&names::BACKEND_STATE);

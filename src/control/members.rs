@@ -21,7 +21,7 @@ use super::lanes::Lanes;
 use super::models::{Models, named};
 use crate::config::{Config, StaticBackend};
 use crate::fleet::arrivals::Window;
-use crate::fleet::snapshot::{Backend, Rules, Snapshot};
+use crate::fleet::snapshot::{Backend, Rules, Snapshot, State};
 use crate::shared::Shared;
 
 /// Between two rounds of learning, when there are no health checks to set the pace.
@@ -38,6 +38,12 @@ pub(super) struct Member {
     /// When the engine last told its models.
     pub(super) models_at: Option<Instant>,
     pub(super) health: Health,
+    /// Asked for by `/sleep`, or told by the engine.
+    pub(super) sleeping: bool,
+    /// Whether it has `/is_sleeping`; not known before its first answer.
+    pub(super) tells_sleep: Option<bool>,
+    /// Since when `sleeping` is as it is; `None` while a call that changes it runs.
+    pub(super) sleep_known_at: Option<Instant>,
     /// It has no `/health`: its model list is asked for instead.
     pub(super) lacks_health: bool,
     pub(super) next_probe: Instant,
@@ -73,6 +79,9 @@ impl Member {
             models: named(&spec.models),
             models_at: None,
             health: Health::new(!spec.models.is_empty(), interval),
+            sleeping: false,
+            tells_sleep: None,
+            sleep_known_at: Some(now),
             lacks_health: false,
             next_probe: now,
             wake: Arc::new(Notify::new()),
@@ -106,6 +115,11 @@ impl Member {
             }
             self.models = models;
         }
+        match (self.spec.draining, spec.draining) {
+            (false, true) => tracing::info!("backend {} is draining: it gets no more requests", self.name),
+            (true, false) => tracing::info!("backend {} is no longer draining", self.name),
+            _ => {}
+        }
         self.models_at = None;
         self.next_probe = now;
         self.wake.notify_one();
@@ -114,6 +128,20 @@ impl Member {
 
     pub(super) fn own_task(&mut self, task: AbortHandle) {
         self.tasks.push(task);
+    }
+
+    /// How `?id=` names it; the same in every process.
+    pub(super) fn engine_id(&self) -> String {
+        format!("{:016x}", self.identity)
+    }
+
+    /// What the workers are to know of it.
+    pub(super) fn state(&self) -> State {
+        match self.health.state() {
+            State::Up if self.sleeping => State::Sleeping,
+            State::Up if self.spec.draining => State::Draining,
+            state => state,
+        }
     }
 
     pub(super) fn model_names(&self) -> Vec<String> {
@@ -130,7 +158,7 @@ impl Member {
             models: self.model_names(),
             model_type: self.spec.model_type,
             label: self.spec.label.clone(),
-            state: self.health.state(),
+            state: self.state(),
             identity: self.identity,
         }
     }

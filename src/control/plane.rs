@@ -123,6 +123,7 @@ impl Plane {
             return;
         }
         let mut publish = learn(member, round, now);
+        publish |= self.hear_of_sleep(member, round);
         let mut clear = false;
         if self.shared.config.health.is_none() {
             publish |= unprobed(member, round, now);
@@ -173,6 +174,52 @@ impl Plane {
         step
     }
 
+    /// The engine's own word on whether it sleeps, unless something later is known.
+    fn hear_of_sleep(&self, member: &mut Member, round: &Round) -> bool {
+        if let Some(tells) = round.tells_sleep {
+            member.tells_sleep = Some(tells);
+        }
+        let current = member.sleep_known_at.is_some_and(|at| at < round.began);
+        match round.sleeping {
+            Some(sleeping) if current => self.note_sleep(member, sleeping, "by its own word"),
+            _ => false,
+        }
+    }
+
+    /// A call that changes whether the backend sleeps begins: until it has ended, the engine's own word does not count. What
+    /// is going to sleep gets no more requests from here on. Gives whether it slept before.
+    pub(super) fn sleep_call_begins(&self, slot: u16, to_sleep: bool) -> bool {
+        let mut members = self.members();
+        let Some(member) = members.get_mut(slot) else { return false };
+        member.sleep_known_at = None;
+        let before = member.sleeping;
+        if to_sleep && self.note_sleep(member, true, "as it was asked to") {
+            members.publish(self.shared);
+        }
+        before
+    }
+
+    /// It has ended, and this is what is true now.
+    pub(super) fn sleep_call_ends(&self, slot: u16, sleeping: bool) {
+        let mut members = self.members();
+        let Some(member) = members.get_mut(slot) else { return };
+        member.sleep_known_at = Some(Instant::now());
+        if self.note_sleep(member, sleeping, "as it was asked to") {
+            members.publish(self.shared);
+        }
+    }
+
+    /// True when that is another state. An engine that goes to sleep drops its cache.
+    fn note_sleep(&self, member: &mut Member, sleeping: bool, why: &str) -> bool {
+        if std::mem::replace(&mut member.sleeping, sleeping) == sleeping {
+            return false;
+        }
+        self.shared.trie.raise(member.slot);
+        let what = if sleeping { "sleeps" } else { "is awake" };
+        tracing::info!("backend {} {what}, {why}", member.name);
+        true
+    }
+
     /// The process answers again. Only where its start time is known and the same as before is it surely the same one. At
     /// its first answer ever there is no earlier process, only marks of prompts that never reached it.
     fn returned(&self, member: &mut Member, engine: Option<&EngineStats>) {
@@ -206,6 +253,8 @@ impl Plane {
         self.shared.trie.raise(member.slot);
         member.restarts += 1;
         member.marks = Default::default();
+        member.sleeping = false;
+        member.tells_sleep = None;
         member.health.take_away();
         tracing::info!("backend {} has restarted ({why}): its prefixes are forgotten", member.name);
     }

@@ -195,6 +195,7 @@ async fn members_that_stay_keep_their_slot_and_a_slot_given_up_is_taken_last() {
         models: vec![model.to_owned()],
         model_type: None,
         label: None,
+        draining: false,
     };
     let seen = || {
         let snapshot = plane.shared.fleet.snapshot().load();

@@ -17,8 +17,10 @@ pub enum State {
     Unknown,
     Up,
     Down,
-    /// Takes no requests for a while, without being down.
+    /// It was sent to sleep: it takes no requests until it is woken up.
     Sleeping,
+    /// It gets no more requests, by the configuration; those that run there end.
+    Draining,
 }
 
 impl State {
@@ -28,6 +30,7 @@ impl State {
             State::Up => "up",
             State::Down => "down",
             State::Sleeping => "sleeping",
+            State::Draining => "draining",
         }
     }
 }

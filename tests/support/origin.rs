@@ -47,6 +47,8 @@ struct Shared {
     stop: AtomicBool,
     /// Requests are taken and nothing is answered, probes included.
     frozen: AtomicBool,
+    /// What `/is_sleeping` says; `None`: there is no such path.
+    sleeping: Mutex<Option<bool>>,
 }
 
 pub struct Origin {
@@ -135,6 +137,7 @@ impl Origin {
             gone: Mutex::default(),
             stop: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
+            sleeping: Mutex::default(),
         });
         let list: Vec<_> = models.iter().map(|m| serde_json::json!({"id": m, "object": "model"})).collect();
         let models = ok(&serde_json::json!({"object": "list", "data": list}).to_string());
@@ -178,6 +181,11 @@ impl Origin {
         self.shared.frozen.store(frozen, Ordering::SeqCst);
     }
 
+    /// From here on it has the path `/is_sleeping`, and says this there.
+    pub fn say_sleeping(&self, sleeping: bool) {
+        *self.shared.sleeping.lock().expect("state") = Some(sleeping);
+    }
+
     /// Every request that came, read once more from the connections' bytes by a reader of its own. Requests that were cut
     /// off by the router are left out, and so are probes.
     ///
@@ -213,11 +221,12 @@ fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut 
         if stopped() {
             return;
         }
-        let probe = ["GET /v1/models ", "GET /health ", "GET /metrics "]
+        let probe = ["GET /v1/models ", "GET /health ", "GET /metrics ", "GET /is_sleeping "]
             .iter()
             .position(|line| received.head.starts_with(line));
         let go_on = match probe {
             Some(0) => peer.send(models),
+            Some(3) => peer.send(sleep_answer(*shared.sleeping.lock().expect("state"))),
             Some(_) => peer.send(ok("")),
             None => {
                 peer.shared.received.lock().expect("received").push(received.clone());
@@ -227,6 +236,13 @@ fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut 
         if !go_on {
             return;
         }
+    }
+}
+
+fn sleep_answer(sleeping: Option<bool>) -> String {
+    match sleeping {
+        Some(sleeping) => ok(&format!("{{\"is_sleeping\":{sleeping}}}")),
+        None => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned(),
     }
 }
 

@@ -170,6 +170,10 @@ pub(super) struct Args {
     #[arg(long, alias = "backend-health-check-timeout-seconds", env = "TRIEWAY_STATIC_BACKEND_HEALTH_CHECK_TIMEOUT_SECONDS", default_value = "2", value_parser = seconds, help_heading = "Health checks", value_name = "SECONDS")]
     pub(super) static_backend_health_check_timeout_seconds: Duration,
 
+    /// Seconds in which the share of a backend that came back, or came, grows from little to all; 0: it gets all at once
+    #[arg(long, env = "TRIEWAY_SLOW_START_SECONDS", default_value = "0", value_parser = seconds_or_none, help_heading = "Health checks", value_name = "SECONDS")]
+    pub(super) slow_start_seconds: Duration,
+
     /// How a backend is chosen
     #[arg(long, env = "TRIEWAY_ROUTING_LOGIC", value_enum, default_value_t = Policy::Prefixaware, help_heading = "Routing", value_name = "POLICY")]
     pub(super) routing_logic: Policy,
@@ -297,6 +301,11 @@ fn host(text: &str) -> Result<IpAddr, String> {
         return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
     bare.parse().map_err(|_| "write an IPv4 or IPv6 address, such as 0.0.0.0, 127.0.0.1 or ::".to_owned())
+}
+
+/// The same, or 0.
+fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    if text.parse() == Ok(0.0) { Ok(Duration::ZERO) } else { seconds(text) }
 }
 
 /// Seconds, whole or with a fraction, more than zero and at most a day.

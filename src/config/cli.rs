@@ -106,6 +106,7 @@ fn config(args: Args) -> Result<Config, String> {
             interval: args.static_backend_health_check_interval,
             timeout: args.static_backend_health_check_timeout_seconds,
         }),
+        slow_start: args.slow_start_seconds,
         routing: Routing {
             policy: args.routing_logic,
             prefix_min_match_bytes: args.prefix_min_match_length,

@@ -37,6 +37,8 @@ pub struct Config {
     /// Alias → model.
     pub aliases: Vec<(String, String)>,
     pub health: Option<HealthChecks>,
+    /// How long a backend's share grows once it is back; zero: not at all.
+    pub slow_start: Duration,
     pub routing: Routing,
     pub request_stats_window: Duration,
     pub engine_stats_interval: Duration,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::engine_stats::EngineStats;
 use super::figures::{self, Totals};
@@ -27,6 +28,8 @@ pub(super) struct Engine {
     generation: u16,
     restarts: u64,
     addresses: Vec<SocketAddr>,
+    /// How much of its share of the requests it gets, from 0 to 1: less while it warms up.
+    share: f64,
     qps: f64,
     in_flight: u32,
     waiting: u32,
@@ -70,6 +73,7 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
         generation: plane.shared.trie.generation(member.slot),
         restarts: member.restarts,
         addresses: member.addresses.clone(),
+        share: 1.0 - f64::from(member.cold_permille(plane.shared.config.slow_start, Instant::now())) / 1000.0,
         qps: qps(plane, member),
         in_flight: load.in_flight(),
         waiting: load.waiting(),

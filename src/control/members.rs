@@ -22,6 +22,7 @@ use super::models::{Models, named};
 use crate::config::{Config, StaticBackend};
 use crate::fleet::arrivals::Window;
 use crate::fleet::snapshot::{Backend, Rules, Snapshot, State};
+use crate::route::slow_start::MAX_COLD_PERMILLE;
 use crate::shared::Shared;
 
 /// Between two rounds of learning, when there are no health checks to set the pace.
@@ -44,6 +45,10 @@ pub(super) struct Member {
     pub(super) tells_sleep: Option<bool>,
     /// Since when `sleeping` is as it is; `None` while a call that changes it runs.
     pub(super) sleep_known_at: Option<Instant>,
+    /// It came after the start, and not with it.
+    came_late: bool,
+    /// Since when its share grows, while it does.
+    warms_since: Option<Instant>,
     /// It has no `/health`: its model list is asked for instead.
     pub(super) lacks_health: bool,
     pub(super) next_probe: Instant,
@@ -79,6 +84,8 @@ impl Member {
             models: named(&spec.models),
             models_at: None,
             health: Health::new(!spec.models.is_empty(), interval),
+            came_late: false,
+            warms_since: None,
             sleeping: false,
             tells_sleep: None,
             sleep_known_at: Some(now),
@@ -135,6 +142,21 @@ impl Member {
         format!("{:016x}", self.identity)
     }
 
+    /// It takes requests again: from here on its share grows, unless it was there from the start.
+    pub(super) fn warm_up(&mut self, now: Instant) {
+        if self.answered || self.came_late {
+            self.warms_since = Some(now);
+        }
+    }
+
+    /// How much of its share it does not get yet.
+    pub(super) fn cold_permille(&self, slow_start: Duration, now: Instant) -> u16 {
+        let Some(since) = self.warms_since else { return 0 };
+        let left = slow_start.saturating_sub(now.duration_since(since)).as_millis() * 1000;
+        let permille = left.checked_div(slow_start.as_millis()).unwrap_or(0);
+        u16::try_from(permille).map_or(MAX_COLD_PERMILLE, |permille| permille.min(MAX_COLD_PERMILLE))
+    }
+
     /// What the workers are to know of it.
     pub(super) fn state(&self) -> State {
         match self.health.state() {
@@ -148,7 +170,7 @@ impl Member {
         self.models.keys().cloned().collect()
     }
 
-    fn backend(&self) -> Backend {
+    fn backend(&self, slow_start: Duration, now: Instant) -> Backend {
         Backend {
             slot: self.slot,
             url: self.spec.url.clone(),
@@ -159,6 +181,7 @@ impl Member {
             model_type: self.spec.model_type,
             label: self.spec.label.clone(),
             state: self.state(),
+            cold_permille: self.cold_permille(slow_start, now),
             identity: self.identity,
         }
     }
@@ -252,7 +275,10 @@ impl Members {
                 member.respecify(spec, now);
                 self.list.push(member);
             } else if let Some(slot) = self.take_slot(shared) {
-                self.list.push(Member::new(spec, slot, shared, now, now_ms));
+                let mut member = Member::new(spec, slot, shared, now, now_ms);
+                member.came_late = self.loaded.generation > 1;
+                member.warm_up(now);
+                self.list.push(member);
                 came.push(slot);
             } else {
                 tracing::error!("backend {} is left out: {} backends are the limit", spec.url, shared.fleet.slots());
@@ -283,9 +309,22 @@ impl Members {
         tracing::info!("backend {} is removed", member.name);
     }
 
+    /// Whether some share is still growing; those that have grown up no longer count.
+    pub(super) fn are_warming(&mut self, slow_start: Duration, now: Instant) -> bool {
+        let mut warming = false;
+        for member in &mut self.list {
+            warming |= member.warms_since.is_some();
+            if member.cold_permille(slow_start, now) == 0 {
+                member.warms_since = None;
+            }
+        }
+        warming
+    }
+
     /// Shows the workers what is known now.
     pub(super) fn publish(&mut self, shared: &Shared) {
-        let backends = self.list.iter().map(|member| Arc::new(member.backend())).collect();
+        let (slow_start, now) = (shared.config.slow_start, Instant::now());
+        let backends = self.list.iter().map(|member| Arc::new(member.backend(slow_start, now))).collect();
         let lanes = &mut self.lanes;
         let snapshot = Snapshot::new(backends, self.rules.clone(), |server, model| lanes.number(server, model));
         shared.fleet.publish(snapshot);

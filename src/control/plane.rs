@@ -111,6 +111,14 @@ impl Plane {
         members.publish(self.shared);
     }
 
+    /// Shows the workers how far the shares of backends that came back have grown.
+    pub(super) fn grow_shares(&self) {
+        let mut members = self.members();
+        if members.are_warming(self.shared.config.slow_start, Instant::now()) {
+            members.publish(self.shared);
+        }
+    }
+
     /// Takes in what a round of probing found out.
     pub(super) fn record_round(&self, slot: u16, round: &Round) {
         let now = Instant::now();
@@ -167,6 +175,9 @@ impl Plane {
         if step.returned {
             self.returned(member, round.engine.as_ref());
         }
+        if step.changed && member.health.state() == State::Up {
+            member.warm_up(now);
+        }
         member.answered |= round.failure.is_none();
         if step.changed {
             log_state(member, step.next_probe);
@@ -215,6 +226,7 @@ impl Plane {
             return false;
         }
         self.shared.trie.raise(member.slot);
+        member.warm_up(Instant::now());
         let what = if sleeping { "sleeps" } else { "is awake" };
         tracing::info!("backend {} {what}, {why}", member.name);
         true

@@ -14,6 +14,7 @@ use crate::fleet::load::Load;
 use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
 use crate::http::head::{Method, RequestHead};
 use crate::prompt::{self, Endpoint};
+use crate::route::slow_start;
 use crate::route::{self, Candidate, Decision, Reason};
 use crate::trie::Holder;
 
@@ -125,8 +126,12 @@ impl Plan {
                 in_flight: load.in_flight(),
                 in_flight_bytes: load.in_flight_bytes(),
                 matched_bytes: u64::from(chunks) * shared.config.routing.prefix_chunk_bytes as u64,
+                cold_permille: backend.cold_permille,
             });
         }
+        let pinned_from_bytes = self.snapshot.rules.routing.prefix_min_match_bytes;
+        let draw = self.session.unwrap_or_else(|| worker.random());
+        slow_start::weigh(&mut scratch.candidates, &mut scratch.members, pinned_from_bytes, draw);
         match self.decide(worker, &scratch.candidates) {
             Some(Decision { index, reason }) => Chosen::Backend(Choice {
                 member: scratch.members[index],

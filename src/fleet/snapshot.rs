@@ -49,6 +49,8 @@ pub struct Backend {
     pub model_type: Option<ModelType>,
     pub label: Option<String>,
     pub state: State,
+    /// It came back a moment ago: how much of its share it does not get yet, in thousandths.
+    pub cold_permille: u16,
     /// Hash of the URL: the same in every process and after every restart.
     pub identity: u64,
 }
@@ -177,6 +179,7 @@ mod tests {
             model_type: None,
             label: None,
             state,
+            cold_permille: 0,
             identity: u64::from(slot),
         })
     }

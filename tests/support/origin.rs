@@ -42,6 +42,8 @@ struct Shared {
     received: Mutex<Vec<Received>>,
     /// Everything that came, a connection an entry.
     streams: Mutex<Vec<Vec<u8>>>,
+    /// Every connection, to be cut when the process is killed.
+    open: Mutex<Vec<TcpStream>>,
     /// When a client's end was seen while a handler watched for it.
     gone: Mutex<Vec<Instant>>,
     stop: AtomicBool,
@@ -134,6 +136,7 @@ impl Origin {
         let shared = Arc::new(Shared {
             received: Mutex::default(),
             streams: Mutex::default(),
+            open: Mutex::default(),
             gone: Mutex::default(),
             stop: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
@@ -150,6 +153,7 @@ impl Origin {
                 }
                 accepting.streams.lock().expect("streams").push(Vec::new());
                 let Ok(stream) = stream else { continue };
+                accepting.open.lock().expect("open").extend(stream.try_clone());
                 let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
                 std::thread::spawn(move || serve(Peer { stream, connection, shared }, connection, &models, &*handler));
             }
@@ -174,6 +178,19 @@ impl Origin {
     pub fn forget(&self) {
         self.shared.received.lock().expect("received").clear();
         self.shared.streams.lock().expect("streams").iter_mut().for_each(Vec::clear);
+    }
+
+    /// Ends as a killed process does: it refuses connections, and those that it had are reset.
+    pub fn kill(self) -> SocketAddr {
+        let (address, shared) = (self.address, Arc::clone(&self.shared));
+        // Its listener is closed once its thread has noticed.
+        drop(self);
+        super::eventually("it refuses", || TcpStream::connect(address).is_err());
+        for stream in shared.open.lock().expect("open").drain(..) {
+            super::reset_on_close(&stream);
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        address
     }
 
     /// Answers nothing any more, not even probes, until it is thawed.

@@ -26,8 +26,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("--tokenizer-name", "the router works on bytes and needs no tokenizer; leave it out"),
     ("--block-reuse-timeout", "leave it out"),
     ("--drop-params", "bodies are passed on as they are; leave it out"),
-    ("--dynamic-config-yaml", "name the backends by --static-backends"),
-    ("--dynamic-config-json", "name the backends by --static-backends"),
     ("--external-providers-config", "leave it out"),
     ("--enable-service-discovery-fallback", "leave it out"),
 ];

@@ -2,7 +2,8 @@
 //!
 //! It owns the list of backends and says what is known of them: `watch` probes each one, `health` turns probe results into
 //! states, `members` keeps the list and publishes it as a fleet snapshot. `scrape` reads the engines' own metrics,
-//! `aggregate` sums the workers' arrivals, `admin` answers the router's own paths on a unix socket, `drain` ends it all.
+//! `aggregate` sums the workers' arrivals, `reload` takes over another configuration, `admin` answers the router's own paths on a unix socket,
+//! `sleep` those that are for one backend, `drain` ends it all.
 //!
 //! It must not know how a request is relayed: it meets the workers only in `shared`. It never touches a load counter.
 //! Everything mutable lives in `plane::Plane`, behind one lock that is never held across an `.await`.
@@ -25,7 +26,9 @@ mod members;
 mod models;
 mod plane;
 mod process;
+mod reload;
 mod scrape;
+mod sleep;
 mod socket;
 mod table;
 mod watch;
@@ -86,6 +89,7 @@ impl Control {
                 tokio::spawn(kubernetes::run(plane.clone(), options.clone()));
             }
             tokio::spawn(aggregate::run(plane.clone()));
+            tokio::spawn(reload::run(plane.clone(), reload::hangups()));
             tokio::spawn(admin::serve(socket, plane.clone()));
             if let Some(interval) = shared.config.log.stats_interval {
                 tokio::spawn(table::run(plane.clone(), interval));

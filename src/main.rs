@@ -41,6 +41,9 @@ fn refuse(line: &str) -> ExitCode {
 }
 
 fn start(mut config: Config) -> Result<(Control, &'static Shared), String> {
+    if let Some(path) = &config.state_file {
+        control::check_state_file(path)?;
+    }
     let descriptors = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);
     let fewer_connections = data::fit(&mut config, descriptors);
     let (driver, why_not_uring) = data::pick(config.io, config.workers)?;

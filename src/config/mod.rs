@@ -45,6 +45,8 @@ pub struct Config {
     pub api_key: Option<Secret>,
     pub backend_api_key: Option<Secret>,
     pub log: Log,
+    /// Where the trie's beliefs are kept from one run to the next.
+    pub state_file: Option<PathBuf>,
 }
 
 /// A value that must not be printed: `Debug` hides it.

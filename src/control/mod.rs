@@ -2,7 +2,8 @@
 //!
 //! It owns the list of backends and says what is known of them: `watch` probes each one, `health` turns probe results into
 //! states, `members` keeps the list and publishes it as a fleet snapshot. `scrape` reads the engines' own metrics,
-//! `aggregate` sums the workers' arrivals, `admin` answers the router's own paths on a unix socket, `drain` ends it all.
+//! `aggregate` sums the workers' arrivals, `admin` answers the router's own paths on a unix socket, `state` keeps the trie's
+//! beliefs over the end of the process, `drain` ends it all.
 //!
 //! It must not know how a request is relayed: it meets the workers only in `shared`. It never touches a load counter.
 //! Everything mutable lives in `plane::Plane`, behind one lock that is never held across an `.await`.
@@ -25,6 +26,8 @@ mod plane;
 mod process;
 mod scrape;
 mod socket;
+mod state;
+mod state_file;
 mod table;
 mod watch;
 
@@ -46,6 +49,7 @@ use socket::AdminSocket;
 
 pub use drain::ExitReason;
 pub use logging::init_logging;
+pub use state_file::check as check_state_file;
 
 /// Threads for name lookups, which block. More of them than this wait for one another.
 const LOOKUP_THREADS: usize = 8;
@@ -79,12 +83,20 @@ impl Control {
             // First of all: from here on a signal drains instead of killing.
             let signals = drain::signals();
             plane.set_backends(&shared.config.backends);
+            let state_file = shared.config.state_file.as_deref();
+            if let Some(path) = state_file {
+                state_file::load(&plane, path);
+            }
             tokio::spawn(aggregate::run(plane.clone()));
             tokio::spawn(admin::serve(socket, plane.clone()));
             if let Some(interval) = shared.config.log.stats_interval {
                 tokio::spawn(table::run(plane.clone(), interval));
             }
-            drain::wait(shared, signals).await
+            let reason = drain::wait(shared, signals).await;
+            if let (Some(path), ExitReason::Drained | ExitReason::TimeUp { .. }) = (state_file, reason) {
+                state_file::save(&plane, path);
+            }
+            reason
         });
         // A name lookup that hangs must not hold up the exit.
         runtime.shutdown_background();

@@ -251,6 +251,10 @@ pub(super) struct Args {
     /// Log format
     #[arg(long, env = "TRIEWAY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = "Observing", value_name = "FORMAT")]
     pub(super) log_format: LogFormat,
+    /// Log a line a request: which backend got it, and after how long in the router. Each worker writes it itself before it
+    /// sends the request on, so a log that takes no more bytes holds the worker up
+    #[arg(long, env = "TRIEWAY_LOG_REQUESTS", help_heading = "Observing")]
+    pub(super) log_requests: bool,
     /// Print a table of per-backend figures periodically
     #[arg(long, env = "TRIEWAY_LOG_STATS", help_heading = "Observing")]
     pub(super) log_stats: bool,

@@ -137,6 +137,7 @@ fn config(args: Args) -> Result<Config, String> {
         log: Log {
             level: args.log_level,
             format: args.log_format,
+            requests: args.log_requests,
             stats_interval: args.log_stats.then_some(args.log_stats_interval),
         },
     })

@@ -154,6 +154,8 @@ pub struct Times {
 pub struct Log {
     pub level: LogLevel,
     pub format: LogFormat,
+    /// A line a request.
+    pub requests: bool,
     /// Period of the table of per-backend figures, when it is on.
     pub stats_interval: Option<Duration>,
 }

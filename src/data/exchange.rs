@@ -12,9 +12,11 @@ use super::lease::Scratch;
 use super::paths::Destination;
 use super::plan::Plan;
 use super::request::{Request, Seen};
+use super::request_log;
 use super::sabotage;
 use super::upstream::Target;
 use super::worker::Worker;
+use crate::fleet::snapshot::Backend;
 use crate::http::head::{Method, Version};
 use crate::http::reply::{self, Reply};
 use crate::metrics::shard::{BOUNDS_US, ErrorKind, Lane, MATCH_BOUNDS_BYTES};
@@ -118,7 +120,7 @@ async fn to_backends(
         lane.request_bytes.add(body_bytes);
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
         sabotage::strike("chosen", &scratch.request, request.head());
-        let observer = Observer { lane, admitted, plan, holder, dispatched: Instant::now() };
+        let observer = Observer { lane, admitted, plan, backend, holder, started, dispatched: Instant::now() };
         let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
         match attempt.run(client, scratch).await {
             Ok(outcome) => {
@@ -157,14 +159,19 @@ pub(super) struct Observer<'a> {
     pub(super) lane: &'a Lane,
     admitted: Admitted<'a>,
     plan: &'a Plan,
+    backend: &'a Backend,
     holder: Holder,
+    started: Instant,
     dispatched: Instant,
 }
 
 impl Observer<'_> {
     /// There is a connection on which the request is going to be sent.
-    pub(super) fn connected(&self, worker: &Worker, scratch: &Scratch) {
+    pub(super) fn connected(&self, worker: &Worker, scratch: &mut Scratch, request: &Request) {
         self.plan.seed(worker, scratch, self.holder);
+        if worker.shared.config.log.requests {
+            request_log::routed(worker, scratch, request, self.plan, self.backend, self.started.elapsed());
+        }
     }
 
     /// The first byte of the answer is here.

@@ -2,7 +2,8 @@
 //!
 //! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
 //! it), `plan` (where it goes), `admission` and `queue` (whether it may go now), `attempt` (one backend's turn), `relay` (the
-//! answer) and `tunnel` (a WebSocket). Below them: `client`, `upstream`, `socket`, `buffer`, `lease`, `deadline`.
+//! answer), `tunnel` (a WebSocket) and `request_log` (its line, if it is asked for). Below them: `client`, `upstream`,
+//! `socket`, `buffer`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
 //! request's load is released by a guard on every path.
@@ -24,6 +25,7 @@ mod plan;
 mod queue;
 mod relay;
 mod request;
+mod request_log;
 mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::failure::Refusal;
 use super::lease::Scratch;
 use super::paths::{Destination, destination};
@@ -73,7 +75,7 @@ impl Plan {
             Refusal::invalid(400, "invalid_json", format!("the body is not a JSON object: {error}"))
         })?;
         let model = model(&snapshot, scratch, body)?;
-        let session = routing.session_key.as_deref().and_then(|key| session(key, scratch, head, body));
+        let session = routing.session_key.as_deref().and_then(|key| session(key, scratch, head, body)).map(xxh3_64);
         if endpoint != Endpoint::Other {
             let name = snapshot.served(Some(model)).name.as_bytes();
             // The key names a place in this process's trie only, but it must be the same in every process that shares one.
@@ -181,6 +183,19 @@ impl Plan {
         }
     }
 
+    /// The key and the name of the request's session, if it has one.
+    pub(super) fn session<'a>(
+        &self,
+        worker: &'a Worker,
+        scratch: &'a mut Scratch,
+        head: &'a [u8],
+        body: &'a [u8],
+    ) -> Option<(&'a str, &'a [u8])> {
+        self.session?;
+        let key = worker.shared.config.routing.session_key.as_deref()?;
+        session(key, scratch, head, body).map(|name| (key, name))
+    }
+
     /// What a client is told when no backend is left.
     pub(super) fn nobody(&self) -> Refusal {
         let served = self.snapshot.served(self.model);
@@ -215,11 +230,11 @@ fn model(snapshot: &Snapshot, scratch: &mut Scratch, body: &[u8]) -> Result<Mode
     })
 }
 
-/// Hash of the session's name: the header's value, or else the body's top-level key.
-fn session(key: &str, scratch: &mut Scratch, head: &[u8], body: &[u8]) -> Option<u64> {
+/// The session's name: the header's value, or else the body's top-level key. The body must have been scanned.
+fn session<'a>(key: &str, scratch: &'a mut Scratch, head: &'a [u8], body: &'a [u8]) -> Option<&'a [u8]> {
     let value = match scratch.request.field(head, key) {
         Some(value) => value,
         None => scratch.scan.string_field(key, body, &mut scratch.text)?,
     };
-    (!value.is_empty()).then(|| xxhash_rust::xxh3::xxh3_64(value))
+    (!value.is_empty()).then_some(value)
 }

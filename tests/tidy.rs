@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const OWNERS: &[(&str, &[&str])] = &[
     ("monoio", &["data"]),
     ("io_uring", &["data"]),
-    ("socket2", &["data"]),
+    ("socket2", &["data", "control"]),
     ("tokio", &["control"]),
     ("axum", &["control"]),
     ("hyper", &["control"]),
@@ -34,7 +34,7 @@ const OWNERS: &[(&str, &[&str])] = &[
 ];
 
 /// The only files that may hold `unsafe`.
-const UNSAFE: &[&str] = &["data/deadline.rs", "data/socket.rs", "trie/node.rs", "trie/table.rs"];
+const UNSAFE: &[&str] = &["data/deadline.rs", "data/inherit.rs", "data/socket.rs", "trie/node.rs", "trie/table.rs"];
 
 /// Lines; a file that grows beyond has two jobs.
 const LONGEST_FILE: usize = 500;

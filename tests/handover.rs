@@ -196,6 +196,28 @@ fn upgrades_under_load_lose_no_request_no_stream_and_no_prefix() {
 }
 
 #[test]
+fn a_connection_that_was_idle_meanwhile_is_served_once_more_and_then_told_to_close() {
+    let folder = Folder::new("idle");
+    folder.install();
+    let origins = [Origin::plain()];
+    let mut router = installed(&folder, &origins, &[]);
+    let mut clients = [router.client(), router.client()];
+    for client in &mut clients {
+        assert_eq!(client.get("/version").status, 200);
+    }
+    router.signal("USR2");
+    let _second = Successor::of(&router, 0);
+    std::thread::sleep(Duration::from_millis(300));
+    let [asks, idles] = &mut clients;
+    assert_eq!(asks.get("/health").status, 200, "the service as a whole is well");
+    let mut again = Client::connect(router.address);
+    assert_eq!(again.get("/health").field("connection"), None);
+    assert!(asks.ends_silently());
+    assert!(idles.ends_silently(), "it is not waited for for ever");
+    assert_eq!(router.wait().code(), Some(0));
+}
+
+#[test]
 fn a_process_that_does_not_start_leaves_the_old_one_serving() {
     let folder = Folder::new("broken");
     folder.install();

@@ -224,6 +224,8 @@ fn a_process_that_does_not_start_leaves_the_old_one_serving() {
     let origins = [Origin::plain()];
     let router = installed(&folder, &origins, &[]);
     let mut client = router.client();
+    assert_eq!(client.get("/version").status, 200);
+    let descriptors = router.descriptors();
     let refused = "no handover, this process goes on";
     for (number, script) in ["exit 3", "echo broken >&2; exec sleep 0.2"].iter().enumerate() {
         folder.replace(script);
@@ -241,6 +243,7 @@ fn a_process_that_does_not_start_leaves_the_old_one_serving() {
     router.signal("USR2");
     eventually("it is said", || says(&router, refused) == 4);
     assert_eq!(says(&router, "--no-such-flag"), 1);
+    eventually("nothing stays open", || router.descriptors() <= descriptors + 1);
     assert_eq!(client.post("/v1/completions", &completion("m", "x")).status, 200);
 }
 

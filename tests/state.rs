@@ -69,6 +69,8 @@ fn after_a_restart_every_prompt_goes_where_its_prefix_is() {
     let before = homes(&router, &origins, &prompts);
     assert_eq!(by_prefix(&router), 0.0);
     end(router);
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&file.0).expect("written"));
+    assert_eq!(mode & 0o777, 0o600, "its owner alone reads it");
     // The same backends in another order, and one more: they have other slots.
     urls.reverse();
     let newcomer = Origin::plain();

@@ -227,6 +227,9 @@ pub(super) struct Args {
     /// Hard bound on the trie's memory
     #[arg(long, env = "TRIEWAY_PREFIX_MEMORY", default_value = "512MiB", value_parser = parse_size, help_heading = "Routing", value_name = "SIZE")]
     pub(super) prefix_memory: usize,
+    /// File that keeps the trie from one run to the next: written when the router has drained, read when it starts
+    #[arg(long, env = "TRIEWAY_STATE_FILE", help_heading = "Routing", value_name = "PATH")]
+    pub(super) state_file: Option<PathBuf>,
     /// Header, or top-level key of the body, that names a session
     #[arg(long, env = "TRIEWAY_SESSION_KEY", help_heading = "Routing", value_name = "NAME")]
     pub(super) session_key: Option<String>,

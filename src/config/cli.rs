@@ -137,6 +137,7 @@ fn config(args: Args) -> Result<Config, String> {
         preserve_host: args.preserve_host,
         api_key: key("--api-key", args.api_key)?,
         backend_api_key: key("--backend-api-key", args.backend_api_key)?,
+        state_file: args.state_file,
         log: Log {
             level: args.log_level,
             format: args.log_format,

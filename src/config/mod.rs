@@ -26,6 +26,10 @@ pub use url::{BackendUrl, UrlError};
 /// How many backends the router can know at a time.
 pub const MAX_BACKENDS: usize = 512;
 
+/// A router that hands over names its listening sockets in this variable, for the process that takes over; that one's
+/// standard input is then the stream between the two.
+pub const HANDOVER_VARIABLE: &str = "TRIEWAY_HANDOVER";
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: Listen,
@@ -58,6 +62,8 @@ pub struct Config {
     pub log: Log,
     /// From where it can be read again.
     pub source: Source,
+    /// Where the trie's beliefs are kept from one run to the next.
+    pub state_file: Option<PathBuf>,
 }
 
 /// A value that must not be printed: `Debug` hides it.

@@ -19,6 +19,8 @@ mod conn;
 mod deadline;
 mod exchange;
 mod failure;
+#[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
+mod inherit;
 mod lease;
 mod paths;
 mod plan;
@@ -42,22 +44,23 @@ use std::sync::mpsc;
 
 pub use accept::{Listeners, listen};
 pub use budget::fit;
+pub use inherit::inherited;
 pub use ring::{Driver, pick};
 
 use crate::shared::Shared;
 use worker::Worker;
 
-/// Starts one thread a listener and returns once all of them run. They run until the process ends.
+/// Starts one thread for each worker's listeners and returns once all of them run. They run until the process ends.
 ///
 /// # Errors
 /// One line, when a worker could not start.
 pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> Result<(), String> {
     let (report, reports) = mpsc::channel();
     let workers = listeners.sockets.len();
-    shared.listening.store(workers, Ordering::Relaxed);
-    for (index, listener) in listeners.sockets.into_iter().enumerate() {
+    shared.listening.store(listeners.sockets.iter().map(Vec::len).sum(), Ordering::Relaxed);
+    for (index, own) in listeners.sockets.into_iter().enumerate() {
         let report = report.clone();
-        let run = move || run(shared, index, listener, driver, report);
+        let run = move || run(shared, index, own, driver, report);
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(run)
@@ -77,7 +80,7 @@ pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> R
 fn run(
     shared: &'static Shared,
     index: usize,
-    listener: socket2::Socket,
+    listeners: Vec<socket2::Socket>,
     driver: Driver,
     report: mpsc::Sender<io::Result<()>>,
 ) {
@@ -86,7 +89,9 @@ fn run(
     worker.shard().thread_id.store(thread_id(), Ordering::Relaxed);
     let ready = move |result| drop(report.send(result));
     driver.block_on(ready, || async move {
-        monoio::spawn(accept::run(Rc::clone(&worker), listener));
+        for listener in listeners {
+            monoio::spawn(accept::run(Rc::clone(&worker), listener));
+        }
         worker.housekeep().await;
     });
 }

@@ -27,6 +27,8 @@ pub struct Config {
     pub root_path: String,
     pub workers: usize,
     pub io: IoMode,
+    pub splice: SpliceMode,
+    pub pin: Pin,
     pub backends: Vec<StaticBackend>,
     /// Alias → model.
     pub aliases: Vec<(String, String)>,
@@ -69,6 +71,24 @@ pub enum IoMode {
     /// io_uring, or refuse to start.
     Uring,
     Epoll,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SpliceMode {
+    /// Large bodies of known length are spliced.
+    Auto,
+    /// Every body is copied.
+    Never,
+}
+
+/// Whether and where worker threads are bound to CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// One CPU each, when there are as many workers as CPUs that the process may use.
+    Auto,
+    None,
+    /// One a worker.
+    Cpus(Vec<usize>),
 }
 
 /// One backend as the command line names it.

@@ -185,6 +185,18 @@ pub(super) struct Args {
     /// Client connections at a time, over all workers
     #[arg(long, env = "TRIEWAY_MAX_CONNECTIONS", default_value_t = 65_536, help_heading = "Limits", value_name = "N")]
     pub(super) max_connections: usize,
+    /// Requests in flight at one backend; beyond, requests wait. 0: no limit
+    #[arg(long, env = "TRIEWAY_MAX_INFLIGHT", default_value_t = 0, help_heading = "Limits", value_name = "N")]
+    pub(super) max_inflight: u32,
+    /// Requests in flight and waiting of one API key (Authorization, else X-Api-Key); beyond: 429. 0: no limit
+    #[arg(long, env = "TRIEWAY_MAX_INFLIGHT_PER_KEY", default_value_t = 0, help_heading = "Limits", value_name = "N")]
+    pub(super) max_inflight_per_key: u32,
+    /// Requests that wait for a backend below its --max-inflight, over all workers; beyond: 503
+    #[arg(long, env = "TRIEWAY_QUEUE_SIZE", default_value_t = 1024, help_heading = "Limits", value_name = "N")]
+    pub(super) queue_size: usize,
+    /// Seconds that a request may wait so; then: 503
+    #[arg(long, alias = "queue-timeout", env = "TRIEWAY_QUEUE_TIMEOUT_SECONDS", default_value = "30", value_parser = seconds, help_heading = "Limits", value_name = "SECONDS")]
+    pub(super) queue_timeout_seconds: Duration,
     /// Largest request or response head
     #[arg(long, env = "TRIEWAY_MAX_HEAD_SIZE", default_value = "64KiB", value_parser = parse_size, help_heading = "Limits", value_name = "SIZE")]
     pub(super) max_head_size: usize,
@@ -242,6 +254,10 @@ pub(super) struct Args {
     /// Log format
     #[arg(long, env = "TRIEWAY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = "Observing", value_name = "FORMAT")]
     pub(super) log_format: LogFormat,
+    /// Log a line a request: which backend got it, and after how long in the router. Each worker writes it itself before it
+    /// sends the request on, so a log that takes no more bytes holds the worker up
+    #[arg(long, env = "TRIEWAY_LOG_REQUESTS", help_heading = "Observing")]
+    pub(super) log_requests: bool,
     /// Print a table of per-backend figures periodically
     #[arg(long, env = "TRIEWAY_LOG_STATS", help_heading = "Observing")]
     pub(super) log_stats: bool,

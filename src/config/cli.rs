@@ -7,8 +7,8 @@ use clap::{CommandFactory, FromArgMatches};
 use super::args::Args;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Pin, Policy, Routing, Secret, StaticBackend, Times,
-    unsupported,
+    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Overload, Pin, Policy, Routing, Secret, StaticBackend,
+    Times, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -122,6 +122,12 @@ fn config(args: Args) -> Result<Config, String> {
             upstream_idle: args.upstream_idle_timeout_seconds,
             drain: args.drain_timeout_seconds,
         },
+        overload: Overload {
+            inflight_per_backend: args.max_inflight,
+            inflight_per_key: args.max_inflight_per_key,
+            queue_requests: args.queue_size,
+            queue_timeout: args.queue_timeout_seconds,
+        },
         max_head_bytes: args.max_head_size,
         max_body_bytes: args.max_body_size,
         max_connections: args.max_connections,
@@ -132,6 +138,7 @@ fn config(args: Args) -> Result<Config, String> {
         log: Log {
             level: args.log_level,
             format: args.log_format,
+            requests: args.log_requests,
             stats_interval: args.log_stats.then_some(args.log_stats_interval),
         },
     })

@@ -38,6 +38,7 @@ pub struct Config {
     pub engine_stats_interval: Duration,
     pub failover_attempts: usize,
     pub times: Times,
+    pub overload: Overload,
     pub max_head_bytes: usize,
     pub max_body_bytes: usize,
     pub max_connections: usize,
@@ -141,6 +142,18 @@ pub struct Routing {
     pub session_key: Option<String>,
 }
 
+/// What happens when there is more to do than the backends should get at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overload {
+    /// Requests that one backend has in flight at most; 0: no limit.
+    pub inflight_per_backend: u32,
+    /// The same for one API key, over all backends, with what waits.
+    pub inflight_per_key: u32,
+    /// Requests that wait for a backend at most, over all workers.
+    pub queue_requests: usize,
+    pub queue_timeout: Duration,
+}
+
 /// Every time limit of the wire. Zero is not allowed for any of them.
 #[derive(Clone, Debug)]
 pub struct Times {
@@ -159,6 +172,8 @@ pub struct Times {
 pub struct Log {
     pub level: LogLevel,
     pub format: LogFormat,
+    /// A line a request.
+    pub requests: bool,
     /// Period of the table of per-backend figures, when it is on.
     pub stats_interval: Option<Duration>,
 }

@@ -16,7 +16,7 @@ use crate::fleet::load::Load;
 use crate::fleet::snapshot::State;
 use crate::metrics::names::{self, Metric};
 use crate::metrics::render::{Distribution, Writer};
-use crate::metrics::shard::{BOUNDS_US, Counter, ErrorKind, MATCH_BOUNDS_BYTES, Shard};
+use crate::metrics::shard::{BOUNDS_US, Counter, ErrorKind, MATCH_BOUNDS_BYTES, Rejected, Shard};
 use crate::route::Reason;
 
 const CLASS_NAMES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -38,6 +38,7 @@ pub(super) fn text(plane: &Plane) -> String {
     counters(&mut writer, &pairs);
     histograms(&mut writer, &pairs);
     workers(&mut writer, &plane.shared.shards);
+    overload(&mut writer, plane);
     trie(&mut writer, plane);
     process(&mut writer, plane);
     writer.into_text()
@@ -213,6 +214,17 @@ fn workers(writer: &mut Writer, shards: &[Shard]) {
     writer.family(&names::CONTROL_REQUESTS_TOTAL).count(&[], sum(|shard| &shard.control));
     writer.family(&names::PANICS_TOTAL).count(&[], sum(|shard| &shard.panics));
     writer.family(&names::ACCEPT_ERRORS_TOTAL).count(&[], sum(|shard| &shard.accept_errors));
+}
+
+fn overload(writer: &mut Writer, plane: &Plane) {
+    let mut family = writer.family(&names::REJECTED_TOTAL);
+    for why in Rejected::ALL {
+        let rejected = plane.shared.shards.iter().map(|shard| shard.rejected[why as usize].get()).sum();
+        family.count(&[why.as_str()], rejected);
+    }
+    writer.family(&names::QUEUE_DEPTH).count(&[], plane.shared.queued.load(Relaxed) as u64);
+    let waits = figures::queue_waits(&plane.shared.shards);
+    writer.family(&names::QUEUE_WAIT_SECONDS).distribution(&[], &times(&waits));
 }
 
 fn trie(writer: &mut Writer, plane: &Plane) {

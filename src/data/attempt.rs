@@ -78,7 +78,7 @@ impl Attempt<'_> {
             None => self.connect(client).await?,
         };
         if let Some(observer) = &self.observer {
-            observer.connected(&client.worker, scratch);
+            observer.connected(&client.worker, scratch, self.request);
         }
         let mut answer = Buffer::new(&client.worker.blocks, SMALL);
         loop {

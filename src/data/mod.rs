@@ -1,13 +1,15 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
-//! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from top to bottom, with `request` (reading
-//! it), `plan` (where it goes), `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large) and `tunnel` (a WebSocket). Below them:
-//! `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
+//! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
+//! top to bottom, with `request` (reading it), `plan` (where it goes), `admission` and `queue` (whether it may go now),
+//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large), `tunnel` (a WebSocket) and `request_log`
+//! (its line, if it is asked for). Below them: `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
 //! request's load is released by a guard on every path.
 
 mod accept;
+mod admission;
 mod attempt;
 mod budget;
 mod buffer;
@@ -23,8 +25,10 @@ mod paths;
 mod pin;
 mod pipes;
 mod plan;
+mod queue;
 mod relay;
 mod request;
+mod request_log;
 mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]

@@ -12,6 +12,7 @@ use super::deadline::Deadlines;
 use super::lease::Leases;
 use super::mailbox::{Mailboxes, Seat};
 use super::pipes::Pipes;
+use super::queue::Queue;
 use super::turn::Turns;
 use super::upstream::Pools;
 use crate::config::Config;
@@ -32,6 +33,7 @@ pub(super) struct Worker {
     pub(super) pipes: Pipes,
     pub(super) leases: Leases,
     pub(super) turns: Turns,
+    pub(super) queue: Queue,
     pub(super) deadlines: Rc<Deadlines>,
     pub(super) pools: RefCell<Pools>,
     snapshot: RefCell<Rc<View>>,
@@ -63,6 +65,7 @@ impl Worker {
             pipes: Pipes::default(),
             leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
             turns: Turns::default(),
+            queue: Queue::default(),
             deadlines: Deadlines::new(),
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
             snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),

@@ -2,11 +2,13 @@
 //!
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
 //! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
-//! control plane. A backend keeps its **slot** (an index into all of these) as long as it is known.
+//! control plane. `tenants` is what each API key has in flight. A backend keeps its **slot** (an index into what is said of
+//! backends) as long as it is known.
 
 pub mod arrivals;
 pub mod load;
 pub mod snapshot;
+pub mod tenants;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,21 +18,24 @@ use arc_swap::ArcSwap;
 use arrivals::Arrivals;
 use load::Load;
 use snapshot::Snapshot;
+use tenants::Tenants;
 
 pub struct Fleet {
     snapshot: ArcSwap<Snapshot>,
     load: Box<[Load]>,
     pub arrivals: Arrivals,
+    pub tenants: Tenants,
     turn: AtomicU64,
 }
 
 impl Fleet {
     /// A fleet that knows no backend yet.
-    pub fn new(slots: usize, workers: usize) -> Self {
+    pub fn new(slots: usize, workers: usize, tenants: Tenants) -> Self {
         Fleet {
             snapshot: ArcSwap::from_pointee(Snapshot::default()),
             load: (0..slots).map(|_| Load::default()).collect(),
             arrivals: Arrivals::new(slots, workers),
+            tenants,
             turn: AtomicU64::new(0),
         }
     }

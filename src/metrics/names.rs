@@ -121,6 +121,12 @@ metrics! {
         "Pipes for splicing: busy with an answer, or idle in the pool.";
     REFUSED_TOTAL Counter "trieway_refused_requests_total" ["status"]
         "Requests that the router answered with an error of its own, by status class.";
+    REJECTED_TOTAL Counter "trieway_rejected_requests_total" ["reason"]
+        "Refused requests that were turned away because of load: queue_full, queue_timeout or key_limit.";
+    QUEUE_DEPTH Gauge "trieway_queue_depth" []
+        "Requests that wait for a backend to get below --max-inflight.";
+    QUEUE_WAIT_SECONDS Histogram "trieway_queue_wait_seconds" []
+        "Seconds that requests waited so, of those that had to wait, however the wait ended.";
     CONTROL_REQUESTS_TOTAL Counter "trieway_control_requests_total" []
         "Requests that the control plane answered.";
     PANICS_TOTAL Counter "trieway_panics_total" []

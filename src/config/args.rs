@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use super::{IoMode, LogFormat, LogLevel, Policy, parse_size};
+use super::{IoMode, LogFormat, LogLevel, Policy, SpliceMode, parse_size};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -305,6 +305,12 @@ pub(super) struct Args {
     /// How workers wait for sockets
     #[arg(long, env = "TRIEWAY_IO", value_enum, default_value_t = IoMode::Auto, help_heading = "Workers", value_name = "MODE")]
     pub(super) io: IoMode,
+    /// CPUs that workers are bound to: auto (one each, when there are as many workers as CPUs), none, or a list such as 0,2-3
+    #[arg(long, env = "TRIEWAY_PIN", default_value = "auto", help_heading = "Workers", value_name = "CPUS")]
+    pub(super) pin: String,
+    /// Whether large answers of known length go from socket to socket without a copy
+    #[arg(long, env = "TRIEWAY_SPLICE", value_enum, default_value_t = SpliceMode::Auto, help_heading = "Workers", value_name = "MODE")]
+    pub(super) splice: SpliceMode,
 
     /// Seconds between two readings of the engines' /metrics
     #[arg(long, env = "TRIEWAY_ENGINE_STATS_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Observing", value_name = "SECONDS")]

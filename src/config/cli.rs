@@ -8,7 +8,7 @@ use super::args::Args;
 use super::source::Source;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Overload, Policy, Routing, Secret,
+    Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Overload, Pin, Policy, Routing, Secret,
     StaticBackend, Times, unsupported,
 };
 
@@ -88,13 +88,15 @@ fn config(args: Args) -> Result<Config, String> {
     range("--max-head-size", args.max_head_size, 1024, 16 << 20)?;
     range("--max-body-size", args.max_body_size, 1024, 1 << 40)?;
     range("--max-connections", args.max_connections, 1, 16 << 20)?;
-    let workers = args.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    range("--workers", workers, 1, MAX_WORKERS)?;
+    let pin = pin(&args.pin)?;
+    let workers = workers(args.workers, &pin)?;
     Ok(Config {
         listen: args.uds.map_or(Listen::Tcp { host: args.host, port: args.port }, Listen::Unix),
         root_path: root_path(&args.root_path)?,
         workers,
         io: args.io,
+        splice: args.splice,
+        pin,
         backends,
         kubernetes,
         aliases,
@@ -274,6 +276,37 @@ fn root_path(text: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
+/// As many as were asked for; else one a CPU of `--pin`; else one a CPU.
+fn workers(asked: Option<usize>, pin: &Pin) -> Result<usize, String> {
+    let cpus = if let Pin::Cpus(cpus) = pin { Some(cpus.len()) } else { None };
+    let workers = asked.or(cpus).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    range("--workers", workers, 1, MAX_WORKERS)?;
+    match cpus {
+        Some(cpus) if cpus != workers => {
+            Err(format!("--pin names {cpus} CPUs for {workers} workers: name one a worker, or leave --workers out"))
+        }
+        _ => Ok(workers),
+    }
+}
+
+/// `auto`, `none`, or CPUs and ranges of them: `0,2-3`.
+fn pin(text: &str) -> Result<Pin, String> {
+    match text {
+        "auto" => return Ok(Pin::Auto),
+        "none" => return Ok(Pin::None),
+        _ => {}
+    }
+    let wrong = || format!("--pin '{text}' is not auto, none or a list of CPUs such as 0,2-3");
+    let cpu = |text: &str| text.trim().parse::<usize>().ok().filter(|&cpu| cpu < MAX_WORKERS).ok_or_else(wrong);
+    let mut cpus = Vec::new();
+    for item in list(text) {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        cpus.extend(cpu(first)?..=cpu(last)?);
+    }
+    let distinct: HashSet<_> = cpus.iter().collect();
+    if cpus.is_empty() || distinct.len() != cpus.len() { Err(wrong()) } else { Ok(Pin::Cpus(cpus)) }
+}
+
 fn key(flag: &str, key: Option<String>) -> Result<Option<Secret>, String> {
     match key {
         Some(key) if key.is_empty() || !key.bytes().all(|b| (0x21..0x7f).contains(&b)) => {
@@ -358,6 +391,10 @@ mod tests {
             (&format!("{b} --port 70000"), "70000"),
             (&format!("{b} --host example.com"), "example.com"),
             (&format!("{b} --workers 0"), "--workers 0"),
+            (&format!("{b} --pin 0,x"), "--pin '0,x'"),
+            (&format!("{b} --pin 3-1"), "--pin '3-1'"),
+            (&format!("{b} --pin 0,0-1"), "--pin '0,0-1'"),
+            (&format!("{b} --pin 0,1 --workers 3"), "--pin names 2 CPUs"),
             (&format!("{b} --connect-timeout-seconds 0"), "--connect-timeout-seconds"),
             (&format!("{b} --root-path v1"), "--root-path 'v1'"),
             (&format!("{b} --service-discovery k8s"), "--service-discovery k8s"),
@@ -370,6 +407,13 @@ mod tests {
             assert!(error.contains(names), "{line}: {error}");
             assert_eq!(error.lines().count(), 1, "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn workers_follow_the_cpus_that_are_named() {
+        let config = read("--static-backends http://a:1 --pin 4,0-2").expect("valid");
+        assert_eq!((config.pin, config.workers), (Pin::Cpus(vec![4, 0, 1, 2]), 4));
+        assert_eq!(read("--static-backends http://a:1").expect("valid").pin, Pin::Auto);
     }
 
     #[test]

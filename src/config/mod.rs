@@ -37,6 +37,8 @@ pub struct Config {
     pub root_path: String,
     pub workers: usize,
     pub io: IoMode,
+    pub splice: SpliceMode,
+    pub pin: Pin,
     /// Empty when they are discovered.
     pub backends: Vec<StaticBackend>,
     /// Where backends are discovered, if they are.
@@ -101,6 +103,24 @@ pub struct Kubernetes {
     pub port: u16,
     /// Seconds after which a watch is begun anew; `None`: the client library's own limit.
     pub watch_timeout_s: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SpliceMode {
+    /// Large bodies of known length are spliced.
+    Auto,
+    /// Every body is copied.
+    Never,
+}
+
+/// Whether and where worker threads are bound to CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// One CPU each, when there are as many workers as CPUs that the process may use.
+    Auto,
+    None,
+    /// One a worker.
+    Cpus(Vec<usize>),
 }
 
 /// One backend as the command line names it.

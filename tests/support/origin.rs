@@ -1,6 +1,7 @@
 //! A scripted backend: answers probes by itself, records every other request as it stood on the wire, and answers it by
 //! the test's handler.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +43,8 @@ struct Shared {
     received: Mutex<Vec<Received>>,
     /// Everything that came, a connection an entry.
     streams: Mutex<Vec<Vec<u8>>>,
-    /// Every connection, to be cut when the process is killed.
-    open: Mutex<Vec<TcpStream>>,
+    /// Every connection while it is served, to be cut when the process is killed.
+    open: Mutex<HashMap<usize, TcpStream>>,
     /// When a client's end was seen while a handler watched for it.
     gone: Mutex<Vec<Instant>>,
     stop: AtomicBool,
@@ -51,6 +52,15 @@ struct Shared {
     frozen: AtomicBool,
     /// What `/is_sleeping` says; `None`: there is no such path.
     sleeping: Mutex<Option<bool>>,
+}
+
+/// Ends a connection's entry, and so the connection, when it is not served any more.
+struct Open(Arc<Shared>, usize);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.lock().expect("open").remove(&self.1);
+    }
 }
 
 pub struct Origin {
@@ -153,9 +163,13 @@ impl Origin {
                 }
                 accepting.streams.lock().expect("streams").push(Vec::new());
                 let Ok(stream) = stream else { continue };
-                accepting.open.lock().expect("open").extend(stream.try_clone());
+                let second = stream.try_clone().expect("a second handle");
+                accepting.open.lock().expect("open").insert(connection, second);
                 let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
-                std::thread::spawn(move || serve(Peer { stream, connection, shared }, connection, &models, &*handler));
+                std::thread::spawn(move || {
+                    let _open = Open(Arc::clone(&shared), connection);
+                    serve(Peer { stream, connection, shared }, connection, &models, &*handler);
+                });
             }
         });
         Origin { address, shared }
@@ -186,7 +200,7 @@ impl Origin {
         // Its listener is closed once its thread has noticed.
         drop(self);
         super::eventually("it refuses", || TcpStream::connect(address).is_err());
-        for stream in shared.open.lock().expect("open").drain(..) {
+        for (_, stream) in shared.open.lock().expect("open").drain() {
             super::reset_on_close(&stream);
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }

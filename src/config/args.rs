@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use super::{IoMode, LogFormat, LogLevel, Policy, parse_size};
+use super::{IoMode, LogFormat, LogLevel, Policy, SpliceMode, parse_size};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -51,7 +51,7 @@ pub(super) struct Args {
     #[arg(long, env = "TRIEWAY_API_KEY", hide_env_values = true, help_heading = "Listening", value_name = "KEY")]
     pub(super) api_key: Option<String>,
 
-    /// How backends are found
+    /// How backends are found: static (by --static-backends) or k8s (ready pods; in builds with Kubernetes support)
     #[arg(long, env = "TRIEWAY_SERVICE_DISCOVERY", default_value = "static", value_parser = ["static", "k8s"], hide_possible_values = true, help_heading = "Backends")]
     pub(super) service_discovery: String,
     /// Backends: http://host:port[/base], separated by commas
@@ -64,6 +64,35 @@ pub(super) struct Args {
         value_name = "URL,…"
     )]
     pub(super) static_backends: String,
+    /// Namespace of the pods that are backends
+    #[arg(
+        long,
+        env = "TRIEWAY_K8S_NAMESPACE",
+        default_value = "default",
+        help_heading = "Kubernetes",
+        value_name = "NAME"
+    )]
+    pub(super) k8s_namespace: String,
+    /// Labels of the pods that are backends; left out: all pods of the namespace
+    #[arg(
+        long,
+        env = "TRIEWAY_K8S_LABEL_SELECTOR",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Kubernetes",
+        value_name = "KEY=VALUE,…"
+    )]
+    pub(super) k8s_label_selector: String,
+    /// Port on which the engines listen in their pods
+    #[arg(long, env = "TRIEWAY_K8S_PORT", default_value_t = 8000, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Kubernetes", value_name = "PORT")]
+    pub(super) k8s_port: u16,
+    /// Seconds after which the watch is begun anew, at most 290; 0: 290
+    #[arg(long, env = "TRIEWAY_K8S_WATCHER_TIMEOUT_SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=290), help_heading = "Kubernetes", value_name = "SECONDS")]
+    pub(super) k8s_watcher_timeout_seconds: u32,
+    /// What a backend is: pod-ip, each pod at its own address
+    #[arg(long, env = "TRIEWAY_K8S_SERVICE_DISCOVERY_TYPE", default_value = "pod-ip", value_parser = ["pod-ip", "service-name"], hide_possible_values = true, help_heading = "Kubernetes", value_name = "TYPE")]
+    pub(super) k8s_service_discovery_type: String,
+
     /// Models, one a backend, separated by commas; left out: asked from each backend's /v1/models
     #[arg(
         long,
@@ -198,6 +227,9 @@ pub(super) struct Args {
     /// Hard bound on the trie's memory
     #[arg(long, env = "TRIEWAY_PREFIX_MEMORY", default_value = "512MiB", value_parser = parse_size, help_heading = "Routing", value_name = "SIZE")]
     pub(super) prefix_memory: usize,
+    /// File that keeps the trie from one run to the next: written when the router has drained, read when it starts
+    #[arg(long, env = "TRIEWAY_STATE_FILE", help_heading = "Routing", value_name = "PATH")]
+    pub(super) state_file: Option<PathBuf>,
     /// Header, or top-level key of the body, that names a session
     #[arg(long, env = "TRIEWAY_SESSION_KEY", help_heading = "Routing", value_name = "NAME")]
     pub(super) session_key: Option<String>,
@@ -273,6 +305,12 @@ pub(super) struct Args {
     /// How workers wait for sockets
     #[arg(long, env = "TRIEWAY_IO", value_enum, default_value_t = IoMode::Auto, help_heading = "Workers", value_name = "MODE")]
     pub(super) io: IoMode,
+    /// CPUs that workers are bound to: auto (one each, when there are as many workers as CPUs), none, or a list such as 0,2-3
+    #[arg(long, env = "TRIEWAY_PIN", default_value = "auto", help_heading = "Workers", value_name = "CPUS")]
+    pub(super) pin: String,
+    /// Whether large answers of known length go from socket to socket without a copy
+    #[arg(long, env = "TRIEWAY_SPLICE", value_enum, default_value_t = SpliceMode::Auto, help_heading = "Workers", value_name = "MODE")]
+    pub(super) splice: SpliceMode,
 
     /// Seconds between two readings of the engines' /metrics
     #[arg(long, env = "TRIEWAY_ENGINE_STATS_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Observing", value_name = "SECONDS")]

@@ -26,6 +26,10 @@ pub use url::{BackendUrl, UrlError};
 /// How many backends the router can know at a time.
 pub const MAX_BACKENDS: usize = 512;
 
+/// A router that hands over names its listening sockets in this variable, for the process that takes over; that one's
+/// standard input is then the stream between the two.
+pub const HANDOVER_VARIABLE: &str = "TRIEWAY_HANDOVER";
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: Listen,
@@ -33,7 +37,12 @@ pub struct Config {
     pub root_path: String,
     pub workers: usize,
     pub io: IoMode,
+    pub splice: SpliceMode,
+    pub pin: Pin,
+    /// Empty when they are discovered.
     pub backends: Vec<StaticBackend>,
+    /// Where backends are discovered, if they are.
+    pub kubernetes: Option<Kubernetes>,
     /// Alias → model.
     pub aliases: Vec<(String, String)>,
     pub health: Option<HealthChecks>,
@@ -55,6 +64,8 @@ pub struct Config {
     pub log: Log,
     /// From where it can be read again.
     pub source: Source,
+    /// Where the trie's beliefs are kept from one run to the next.
+    pub state_file: Option<PathBuf>,
 }
 
 /// A value that must not be printed: `Debug` hides it.
@@ -80,6 +91,36 @@ pub enum IoMode {
     /// io_uring, or refuse to start.
     Uring,
     Epoll,
+}
+
+/// Which pods are backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubernetes {
+    pub namespace: String,
+    /// As the API takes it: `key=value,…`; empty: all pods.
+    pub label_selector: String,
+    /// Where the engine listens in each pod.
+    pub port: u16,
+    /// Seconds after which a watch is begun anew; `None`: the client library's own limit.
+    pub watch_timeout_s: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SpliceMode {
+    /// Large bodies of known length are spliced.
+    Auto,
+    /// Every body is copied.
+    Never,
+}
+
+/// Whether and where worker threads are bound to CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// One CPU each, when there are as many workers as CPUs that the process may use.
+    Auto,
+    None,
+    /// One a worker.
+    Cpus(Vec<usize>),
 }
 
 /// One backend as the command line names it.

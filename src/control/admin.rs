@@ -123,7 +123,7 @@ mod tests {
         until("probed", || plane.shared.fleet.snapshot().load().served(None).usable.is_empty()).await;
         plane.shared.fleet.load(0).set_unreachable(false);
         assert_eq!(state(&name).await, (503, none));
-        plane.shared.drain();
+        plane.shared.advance(Phase::Draining);
         assert_eq!(state(&name).await, (503, json!({"status": "unhealthy", "reason": "draining"})));
         assert_eq!(json(&name, "/health/live").await.0, 200, "it lives");
     }

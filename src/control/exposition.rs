@@ -187,16 +187,24 @@ fn workers(writer: &mut Writer, shards: &[Shard]) {
         }
     };
     per_worker(&names::WORKER_ACCEPTED_TOTAL, |shard| shard.accepted.get());
+    per_worker(&names::WORKER_HANDED_OVER_TOTAL, |shard| shard.handed_over.get());
     // Read in this order, a connection that ends in between cannot make the difference negative.
     per_worker(&names::WORKER_OPEN, |shard| {
         let closed = shard.closed.get();
         shard.accepted.get().saturating_sub(closed)
     });
     per_worker(&names::WORKER_REQUESTS_TOTAL, |shard| shard.requests.get());
+    per_worker(&names::WORKER_SPLICED_BYTES_TOTAL, |shard| shard.spliced_bytes.get());
     let mut family = writer.family(&names::WORKER_CPU_SECONDS_TOTAL);
     for (number, shard) in numbers.iter().zip(shards) {
         let thread = Some(shard.thread_id.load(Relaxed)).filter(|id| *id != 0);
         family.optional(&[number], thread.and_then(process::thread_cpu_seconds));
+    }
+    let mut family = writer.family(&names::WORKER_PIPES);
+    for (number, shard) in numbers.iter().zip(shards) {
+        let busy = shard.pipes_busy.get();
+        family.count(&[number, "busy"], busy);
+        family.count(&[number, "idle"], shard.pipes_open.get().saturating_sub(busy));
     }
     let sum = |counter: fn(&Shard) -> &Counter| shards.iter().map(|shard| counter(shard).get()).sum();
     let mut family = writer.family(&names::REFUSED_TOTAL);

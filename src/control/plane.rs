@@ -6,6 +6,7 @@
 //! Order at a return: first the old process' marks are void, then the workers see the backend as up, then the mark that it
 //! is unreachable is cleared. No worker can so send a prompt by a mark that the old process left.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,6 +17,7 @@ use super::engine_stats::EngineStats;
 use super::fetch::Target;
 use super::health::Step;
 use super::members::{Member, Members};
+use super::state::{self, Known, Restored};
 use super::watch::Round;
 use super::{figures, scrape, watch};
 use crate::config::{Config, StaticBackend};
@@ -85,6 +87,31 @@ impl Plane {
                 tasks.into_iter().for_each(|task| member.own_task(task));
             }
         }
+    }
+
+    /// The backends as a state names them.
+    pub(super) fn known(&self) -> Vec<Known> {
+        let known =
+            |member: &Member| Known { slot: member.slot, url: member.name.clone(), start_s: member.marks.start_s };
+        self.members().iter().map(known).collect()
+    }
+
+    /// Takes in what another process believed of the same backends. From here on they count as known: an engine that proves
+    /// to be another process than the one in the state loses its prefixes, as it would have in that process.
+    pub(super) fn restore(&self, input: impl Read) -> Result<Restored, String> {
+        let mut members = self.members();
+        let slot = |url: &str| members.iter().find(|member| member.name == url).map(|member| member.slot);
+        let routing = &self.shared.config.routing;
+        // A run takes no more room in a state than in the trie, but for what names its marks.
+        let limit = 2 * routing.prefix_memory_bytes as u64 + (1 << 20);
+        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, slot)?;
+        for known in &restored.backends {
+            if let Some(member) = members.get_mut(known.slot) {
+                member.answered = true;
+                member.marks.start_s = known.start_s;
+            }
+        }
+        Ok(restored)
     }
 
     /// How a member is asked, by whoever asks it.

@@ -98,6 +98,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Before anything is known: every model may still turn up.
+    pub fn unknown() -> Self {
+        Snapshot { learning: true, ..Snapshot::default() }
+    }
+
     /// `lane(server, model)` gives the place of that pair's counters; the model is empty for requests that name none.
     pub fn new(backends: Vec<Arc<Backend>>, rules: Arc<Rules>, mut lane: impl FnMut(&str, &str) -> u32) -> Self {
         let mut snapshot = Snapshot { learning: backends.iter().any(|b| b.models.is_empty()), ..Snapshot::default() };

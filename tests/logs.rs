@@ -83,11 +83,15 @@ fn however_many_requests_fail_there_is_a_line_a_second() {
 fn no_prompt_and_no_answer_is_logged_at_any_level_whatever_becomes_of_the_request() {
     const PROMPT: &str = "xyzzy-prompt";
     const ANSWER: &str = "xyzzy-answer";
-    let origin = Origin::start(&["m"], |peer, received| match received.fields("x-act").as_slice() {
-        ["close"] => false,
-        ["break"] => peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{ANSWER}")) && false,
-        ["garbage"] => peer.send(format!("{ANSWER}\r\n\r\n")) && false,
-        _ => peer.send(ok(&format!("{{\"text\":\"{ANSWER}\"}}"))),
+    let origin = Origin::start(&["m"], |peer, received| {
+        let act = received.fields("x-act").concat();
+        let answer = match act.as_str() {
+            "close" => String::new(),
+            "break" => format!("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{ANSWER}"),
+            "garbage" => format!("{ANSWER}\r\n\r\n"),
+            _ => ok(&format!("{{\"text\":\"{ANSWER}\"}}")),
+        };
+        peer.send(answer) && act.is_empty()
     });
     for format in ["text", "json"] {
         let flags = ["--log-level", "trace", "--log-format", format, "--log-requests"];

@@ -43,7 +43,7 @@ struct Shared {
     received: Mutex<Vec<Received>>,
     /// Everything that came, a connection an entry.
     streams: Mutex<Vec<Vec<u8>>>,
-    /// Every connection while it is served, to be cut when the process is killed.
+    /// Every connection, to be cut when the process is killed.
     open: Mutex<HashMap<usize, TcpStream>>,
     /// When a client's end was seen while a handler watched for it.
     gone: Mutex<Vec<Instant>>,
@@ -52,15 +52,6 @@ struct Shared {
     frozen: AtomicBool,
     /// What `/is_sleeping` says; `None`: there is no such path.
     sleeping: Mutex<Option<bool>>,
-}
-
-/// Ends a connection's entry, and so the connection, when it is not served any more.
-struct Open(Arc<Shared>, usize);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.open.lock().expect("open").remove(&self.1);
-    }
 }
 
 pub struct Origin {
@@ -163,12 +154,10 @@ impl Origin {
                 }
                 accepting.streams.lock().expect("streams").push(Vec::new());
                 let Ok(stream) = stream else { continue };
-                let second = stream.try_clone().expect("a second handle");
-                accepting.open.lock().expect("open").insert(connection, second);
                 let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
                 std::thread::spawn(move || {
-                    let _open = Open(Arc::clone(&shared), connection);
-                    serve(Peer { stream, connection, shared }, connection, &models, &*handler);
+                    let _open = Open::new(&shared, connection, &stream);
+                    serve(Peer { stream, connection, shared: Arc::clone(&shared) }, connection, &models, &*handler);
                 });
             }
         });
@@ -236,6 +225,22 @@ impl Drop for Origin {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(200));
+    }
+}
+
+/// Keeps a second hold on a connection while it is served, by which it can be cut.
+struct Open(Arc<Shared>, usize);
+
+impl Open {
+    fn new(shared: &Arc<Shared>, connection: usize, stream: &TcpStream) -> Self {
+        shared.open.lock().expect("open").extend(stream.try_clone().map(|stream| (connection, stream)));
+        Open(Arc::clone(shared), connection)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.lock().expect("open").remove(&self.1);
     }
 }
 

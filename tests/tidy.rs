@@ -30,6 +30,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("crossbeam_epoch", &["trie"]),
     ("httparse", &["http"]),
     ("clap", &["config"]),
+    ("serde_saphyr", &["config"]),
     ("arc_swap", &["fleet"]),
 ];
 

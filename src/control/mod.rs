@@ -2,8 +2,9 @@
 //!
 //! It owns the list of backends and says what is known of them: `watch` probes each one, `health` turns probe results into
 //! states, `members` keeps the list and publishes it as a fleet snapshot. `scrape` reads the engines' own metrics,
-//! `aggregate` sums the workers' arrivals, `admin` answers the router's own paths on a unix socket, `state` keeps the trie's
-//! beliefs over the end of the process, `handover` follows one process by another, `drain` ends it all.
+//! `aggregate` sums the workers' arrivals, `reload` takes over another configuration, `admin` answers the router's own paths on
+//! a unix socket, `sleep` those that are for one backend, `state` keeps the trie's beliefs over the end of the process,
+//! `handover` follows one process by another, `drain` ends it all. With the feature `kubernetes`, `kubernetes` finds pods.
 //!
 //! It must not know how a request is relayed: it meets the workers only in `shared`. It never touches a load counter.
 //! Everything mutable lives in `plane::Plane`, behind one lock that is never held across an `.await`.
@@ -19,6 +20,8 @@ mod fetch;
 mod figures;
 mod handover;
 mod health;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod lanes;
 mod logging;
 mod members;
@@ -26,7 +29,9 @@ mod models;
 mod notify;
 mod plane;
 mod process;
+mod reload;
 mod scrape;
+mod sleep;
 mod socket;
 mod state;
 mod state_file;
@@ -98,9 +103,14 @@ impl Control {
             // First of all: from here on a signal drains instead of killing.
             let mut signals = drain::signals();
             plane.set_backends(&shared.config.backends);
+            #[cfg(feature = "kubernetes")]
+            if let Some(options) = &shared.config.kubernetes {
+                tokio::spawn(kubernetes::run(plane.clone(), options.clone()));
+            }
             let state_file = shared.config.state_file.as_deref();
             begin(&plane, state_file);
             tokio::spawn(aggregate::run(plane.clone()));
+            tokio::spawn(reload::run(plane.clone(), reload::hangups()));
             tokio::spawn(admin::serve(socket, plane.clone()));
             if let Some(interval) = shared.config.log.stats_interval {
                 tokio::spawn(table::run(plane.clone(), interval));

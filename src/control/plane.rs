@@ -20,7 +20,7 @@ use super::members::{Member, Members};
 use super::state::{self, Known, Restored};
 use super::watch::Round;
 use super::{figures, scrape, watch};
-use crate::config::StaticBackend;
+use crate::config::{Config, StaticBackend};
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
 
@@ -38,11 +38,12 @@ pub(super) struct Plane {
 
 impl Plane {
     pub(super) fn new(shared: &'static Shared) -> Self {
+        let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Plane {
             shared,
-            members: Mutex::new(Members::new(shared.fleet.slots())),
+            members: Mutex::new(Members::new(shared.fleet.slots(), &shared.config, started_unix_s)),
             started: Instant::now(),
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            started_unix_s,
         }
     }
 
@@ -59,9 +60,24 @@ impl Plane {
         self.started_unix_s + self.started.elapsed().as_secs()
     }
 
-    /// Makes these the backends; each one that came gets its prober and its scraper.
+    /// Makes these the backends.
     pub(super) fn set_backends(self: &Arc<Self>, wanted: &[StaticBackend]) {
         let mut members = self.members();
+        self.adopt(&mut members, wanted);
+        members.publish(self.shared);
+    }
+
+    /// Puts into force what of another configuration can be without a restart: all of it at once, for the workers.
+    pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
+        let mut members = self.members();
+        let generation = members.load(config, self.now_unix_s());
+        self.adopt(&mut members, &config.backends);
+        members.publish(self.shared);
+        generation
+    }
+
+    /// Each backend that came gets its prober and its scraper.
+    fn adopt(self: &Arc<Self>, members: &mut Members, wanted: &[StaticBackend]) {
         for slot in members.set(wanted, self.shared, Instant::now(), self.now_ms()) {
             let tasks = [
                 tokio::spawn(watch::run(self.clone(), slot)).abort_handle(),
@@ -71,7 +87,6 @@ impl Plane {
                 tasks.into_iter().for_each(|task| member.own_task(task));
             }
         }
-        members.publish(self.shared);
     }
 
     /// The backends as a state names them.
@@ -123,6 +138,14 @@ impl Plane {
         members.publish(self.shared);
     }
 
+    /// Shows the workers how far the shares of backends that came back have grown.
+    pub(super) fn grow_shares(&self) {
+        let mut members = self.members();
+        if members.are_warming(self.shared.config.slow_start, Instant::now()) {
+            members.publish(self.shared);
+        }
+    }
+
     /// Takes in what a round of probing found out.
     pub(super) fn record_round(&self, slot: u16, round: &Round) {
         let now = Instant::now();
@@ -135,6 +158,7 @@ impl Plane {
             return;
         }
         let mut publish = learn(member, round, now);
+        publish |= self.hear_of_sleep(member, round);
         let mut clear = false;
         if self.shared.config.health.is_none() {
             publish |= unprobed(member, round, now);
@@ -178,11 +202,61 @@ impl Plane {
         if step.returned {
             self.returned(member, round.engine.as_ref());
         }
+        if step.changed && member.health.state() == State::Up {
+            member.warm_up(now);
+        }
         member.answered |= round.failure.is_none();
         if step.changed {
             log_state(member, step.next_probe);
         }
         step
+    }
+
+    /// The engine's own word on whether it sleeps, unless something later is known.
+    fn hear_of_sleep(&self, member: &mut Member, round: &Round) -> bool {
+        if let Some(tells) = round.tells_sleep {
+            member.tells_sleep = Some(tells);
+        }
+        let current = member.sleep_known_at.is_some_and(|at| at < round.began);
+        match round.sleeping {
+            Some(sleeping) if current => self.note_sleep(member, sleeping, "by its own word"),
+            _ => false,
+        }
+    }
+
+    /// A call that changes whether the backend sleeps begins: until it has ended, the engine's own word does not count. What
+    /// is going to sleep gets no more requests from here on. Gives whether it slept before.
+    pub(super) fn sleep_call_begins(&self, slot: u16, to_sleep: bool) -> bool {
+        let mut members = self.members();
+        let Some(member) = members.get_mut(slot) else { return false };
+        member.sleep_known_at = None;
+        let before = member.sleeping;
+        if to_sleep && self.note_sleep(member, true, "as it was asked to") {
+            members.publish(self.shared);
+        }
+        before
+    }
+
+    /// It has ended, and this is what is true now.
+    pub(super) fn sleep_call_ends(&self, slot: u16, sleeping: bool) {
+        let mut members = self.members();
+        let Some(member) = members.get_mut(slot) else { return };
+        member.sleep_known_at = Some(Instant::now());
+        if self.note_sleep(member, sleeping, "as it was asked to") {
+            members.publish(self.shared);
+        }
+    }
+
+    /// True when that is another state. An engine that goes to sleep drops its cache.
+    fn note_sleep(&self, member: &mut Member, sleeping: bool, why: &str) -> bool {
+        if std::mem::replace(&mut member.sleeping, sleeping) == sleeping {
+            return false;
+        }
+        self.shared.trie.raise(member.slot);
+        member.warm_up(Instant::now());
+        let what = if sleeping { "sleeps" } else { "is awake" };
+        tracing::info!("backend {} {what}, {why}", member.name);
+        true
     }
 
     /// The process answers again. Only where its start time is known and the same as before is it surely the same one. At
@@ -218,6 +292,8 @@ impl Plane {
         self.shared.trie.raise(member.slot);
         member.restarts += 1;
         member.marks = Default::default();
+        member.sleeping = false;
+        member.tells_sleep = None;
         member.health.take_away();
         tracing::info!("backend {} has restarted ({why}): its prefixes are forgotten", member.name);
     }

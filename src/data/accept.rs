@@ -11,6 +11,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Type};
 
 use super::conn;
+use super::mailbox::{Handed, Seat};
 use super::socket::{EXHAUSTED_PAUSE, Socket, is_exhaustion};
 use super::worker::{Counted, TICK, Worker};
 use crate::config::Listen;
@@ -138,7 +139,7 @@ pub(super) async fn run(worker: Rc<Worker>, listener: socket2::Socket) -> io::Re
 async fn accept_batch(worker: &Rc<Worker>, listener: &Socket) -> bool {
     for _ in 0..BATCH {
         match listener.accept() {
-            Ok((socket, address)) => admit(worker, socket, &address),
+            Ok((socket, address)) => admit(worker, socket, address),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
             Err(error) if is_exhaustion(&error) => {
                 worker.shard().accept_errors.add(1);
@@ -152,15 +153,31 @@ async fn accept_batch(worker: &Rc<Worker>, listener: &Socket) -> bool {
     false
 }
 
-fn admit(worker: &Rc<Worker>, socket: socket2::Socket, address: &SockAddr) {
+fn admit(worker: &Rc<Worker>, socket: socket2::Socket, address: SockAddr) {
     if worker.shared.connections.load(Relaxed) >= worker.shared.config.max_connections {
         return turn_away(worker, &socket);
     }
+    let home = worker.mailboxes.home(worker.index);
+    // Counted here and not when its task first runs: the next accept of this batch must see it.
+    let handed = Handed { seat: Seat::take(worker, home), socket, address };
+    if home == worker.index {
+        return settle(worker, handed);
+    }
+    match worker.mailboxes.post(home, handed) {
+        None => worker.shard().handed_over.add(1),
+        Some(Handed { socket, address, .. }) => {
+            settle(worker, Handed { seat: Seat::take(worker, worker.index), socket, address });
+        }
+    }
+}
+
+/// Serves the connection on this worker.
+pub(super) fn settle(worker: &Rc<Worker>, handed: Handed) {
+    let Handed { seat, socket, address } = handed;
     let address = address.as_socket().map(|address| address.ip().to_canonical().to_string()).unwrap_or_default();
     match Socket::new(socket, &worker.deadlines) {
         Ok(socket) => {
-            // Counted here and not when its task first runs: the next accept of this batch must see it.
-            monoio::spawn(conn::serve(Counted::new(worker), Rc::clone(worker), socket, address));
+            monoio::spawn(conn::serve(Counted::new(worker, seat), Rc::clone(worker), socket, address));
         }
         Err(_) => worker.shard().accept_errors.add(1),
     }

@@ -1,9 +1,9 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
-//! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
-//! it), `plan` (where it goes), `admission` and `queue` (whether it may go now), `attempt` (one backend's turn), `relay` (the
-//! answer), `tunnel` (a WebSocket) and `request_log` (its line, if it is asked for). Below them: `client`, `upstream`,
-//! `socket`, `buffer`, `lease`, `deadline`.
+//! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
+//! top to bottom, with `request` (reading it), `plan` (where it goes), `admission` and `queue` (whether it may go now),
+//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large), `tunnel` (a WebSocket) and `request_log`
+//! (its line, if it is asked for). Below them: `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
 //! request's load is released by a guard on every path.
@@ -22,7 +22,10 @@ mod failure;
 #[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
 mod inherit;
 mod lease;
+mod mailbox;
 mod paths;
+mod pin;
+mod pipes;
 mod plan;
 mod queue;
 mod relay;
@@ -32,6 +35,7 @@ mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
 mod socket;
+mod splice;
 mod tunnel;
 mod turn;
 mod upstream;
@@ -48,6 +52,7 @@ pub use inherit::inherited;
 pub use ring::{Driver, pick};
 
 use crate::shared::Shared;
+use mailbox::Mailboxes;
 use worker::Worker;
 
 /// Starts one thread for each worker's listeners and returns once all of them run. They run until the process ends.
@@ -57,10 +62,18 @@ use worker::Worker;
 pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> Result<(), String> {
     let (report, reports) = mpsc::channel();
     let workers = listeners.sockets.len();
+    let cpus = pin::plan(&shared.config.pin, workers)?;
+    let mailboxes =
+        Mailboxes::new(workers).map_err(|error| format!("no descriptors for {workers} workers: {error}"))?;
+    let mailboxes: &'static Mailboxes = Box::leak(Box::new(mailboxes));
     shared.listening.store(listeners.sockets.iter().map(Vec::len).sum(), Ordering::Relaxed);
     for (index, own) in listeners.sockets.into_iter().enumerate() {
         let report = report.clone();
-        let run = move || run(shared, index, own, driver, report);
+        let cpu = cpus.as_ref().map(|cpus| cpus[index]);
+        let run = move || {
+            cpu.inspect(|&cpu| pin::pin(cpu));
+            run(Worker::new(shared, mailboxes, index), own, driver, report);
+        };
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(run)
@@ -77,21 +90,15 @@ pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> R
     Ok(())
 }
 
-fn run(
-    shared: &'static Shared,
-    index: usize,
-    listeners: Vec<socket2::Socket>,
-    driver: Driver,
-    report: mpsc::Sender<io::Result<()>>,
-) {
-    let _fails = FailVisibly { index };
-    let worker = Worker::new(shared, index);
+fn run(worker: Rc<Worker>, listeners: Vec<socket2::Socket>, driver: Driver, report: mpsc::Sender<io::Result<()>>) {
+    let _fails = FailVisibly { index: worker.index };
     worker.shard().thread_id.store(thread_id(), Ordering::Relaxed);
     let ready = move |result| drop(report.send(result));
     driver.block_on(ready, || async move {
         for listener in listeners {
             monoio::spawn(accept::run(Rc::clone(&worker), listener));
         }
+        monoio::spawn(mailbox::run(Rc::clone(&worker)));
         worker.housekeep().await;
     });
 }

@@ -1,4 +1,4 @@
-//! The answer's way to the client: one read, one write, one buffer.
+//! The answer's way to the client: one read, one write, one buffer; a large body of known length goes by `splice`.
 //!
 //! While the client takes no bytes, nothing is read from the backend. Each read is forwarded at once. What comes after the
 //! framed end is never forwarded. A body that ends early ends early for the client too.
@@ -10,6 +10,7 @@ use super::buffer::{Buffer, LARGE};
 use super::client::Client;
 use super::failure::Failure;
 use super::socket::{Got, Socket};
+use super::splice;
 use crate::http::chunked::{Decoder, LAST_CHUNK, Step, write_size};
 use crate::http::fault::BadResponse;
 use crate::http::framing::ResponseBody;
@@ -91,8 +92,13 @@ pub(super) async fn relay(
         if step.done {
             return Ok(bytes.is_empty() && !matches!(rest, Rest::UntilClose));
         }
-        if matches!(rest, Rest::Fixed(remaining) if remaining >= BULK) && bytes.is_empty() && bytes.capacity() < LARGE {
-            *bytes = Buffer::new(&client.worker.blocks, LARGE);
+        if let (Rest::Fixed(remaining), true) = (&rest, bytes.is_empty()) {
+            if splice::to_client(client, upstream, *remaining, answer.lane).await? {
+                return Ok(true);
+            }
+            if *remaining >= BULK && bytes.capacity() < LARGE {
+                *bytes = Buffer::new(&client.worker.blocks, LARGE);
+            }
         }
         let more = read(client, upstream, bytes).await?;
         if let (true, Some(lane)) = (rest.is_stream(), answer.lane) {

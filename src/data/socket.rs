@@ -18,6 +18,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use monoio::net::TcpStream;
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
 use socket2::SockRef;
 
 use super::deadline::{Deadlines, Ends, Ticket};
@@ -137,6 +139,25 @@ impl Socket {
         }
     }
 
+    /// Moves what is there, `most` bytes at most, into a pipe that is empty.
+    pub(super) fn splice_into(&self, pipe: BorrowedFd<'_>, most: usize) -> io::Result<Got> {
+        debug_assert!(most > 0, "nothing looks like the end");
+        if self.drained.get() || self.reads.get() == READS_IN_A_ROW {
+            return Ok(Got::Wait);
+        }
+        self.reads.set(self.reads.get() + 1);
+        match splice_now(self.fd(), pipe, most)? {
+            Some(0) => Ok(Got::End),
+            Some(n) => Ok(Got::Bytes(n)),
+            None => Ok(Got::Wait),
+        }
+    }
+
+    /// Moves up to `held` bytes out of a pipe that holds as many. `None`: the kernel takes nothing now.
+    pub(super) fn splice_from(&self, pipe: BorrowedFd<'_>, held: usize) -> io::Result<Option<usize>> {
+        splice_now(pipe, self.fd(), held)
+    }
+
     /// A connection that waits at this listening socket, tuned and non-blocking.
     pub(super) fn accept(&self) -> io::Result<(socket2::Socket, socket2::SockAddr)> {
         let (socket, address) = SockRef::from(&self.fd()).accept()?;
@@ -230,6 +251,18 @@ impl Socket {
     /// Makes the close a reset: a peer that reads until the end must not take the end for a complete answer.
     pub(super) fn reset_on_close(&self) {
         self.resets.set(SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO)).is_ok());
+    }
+}
+
+/// Splices without waiting. `None`: it would have to wait.
+fn splice_now(from: BorrowedFd<'_>, to: BorrowedFd<'_>, most: usize) -> io::Result<Option<usize>> {
+    loop {
+        return match splice(from, None, to, None, most, SpliceFlags::NONBLOCK | SpliceFlags::MOVE) {
+            Ok(n) => Ok(Some(n)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::INTR) => continue,
+            Err(error) => Err(error.into()),
+        };
     }
 }
 

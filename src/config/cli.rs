@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use clap::{CommandFactory, FromArgMatches};
 
 use super::args::Args;
+use super::source::Source;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Overload, Pin, Policy, Routing, Secret, StaticBackend,
-    Times, unsupported,
+    Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Overload, Pin, Policy, Routing, Secret,
+    StaticBackend, Times, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -33,7 +34,8 @@ pub fn command() -> clap::Command {
     Args::command().mut_args(|arg| arg.hide_env(true))
 }
 
-/// The configuration that these arguments (the first is the program's name) and the environment ask for.
+/// The configuration that these arguments (the first is the program's name), the environment and the files that they name
+/// ask for.
 ///
 /// # Errors
 /// [`Failure`]: help or version text, or the one line that says what is wrong.
@@ -41,7 +43,12 @@ pub fn from_args(args: &[String]) -> Result<Config, Failure> {
     if let Some(line) = unsupported::find(args.iter().skip(1).map(String::as_str)) {
         return Err(Failure::Refuse(line));
     }
-    let matches = command().try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
+    Source::read(args).map_err(Failure::Refuse)?.config()
+}
+
+/// The configuration that `args` ask for, with the defaults of this command.
+pub(super) fn from_command(command: clap::Command, args: &[String]) -> Result<Config, Failure> {
+    let matches = command.try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
     let args = Args::from_arg_matches(&matches).map_err(|error| clap_failure(&error))?;
     config(args).map_err(Failure::Refuse)
 }
@@ -67,13 +74,8 @@ fn clap_failure(error: &clap::Error) -> Failure {
 }
 
 fn config(args: Args) -> Result<Config, String> {
-    if args.service_discovery != "static" {
-        return Err(format!(
-            "--service-discovery {} is not supported: name the backends by --static-backends",
-            args.service_discovery
-        ));
-    }
-    let backends = backends(&args)?;
+    let kubernetes = kubernetes(&args)?;
+    let backends = if kubernetes.is_some() { Vec::new() } else { backends(&args)? };
     let models: HashSet<&str> = backends.iter().flat_map(|b| b.models.iter().map(String::as_str)).collect();
     let aliases = aliases(&args.static_aliases, &models)?;
     if args.routing_logic == Policy::Session && args.session_key.is_none() {
@@ -96,11 +98,13 @@ fn config(args: Args) -> Result<Config, String> {
         splice: args.splice,
         pin,
         backends,
+        kubernetes,
         aliases,
         health: (!args.no_static_backend_health_checks).then_some(HealthChecks {
             interval: args.static_backend_health_check_interval,
             timeout: args.static_backend_health_check_timeout_seconds,
         }),
+        slow_start: args.slow_start_seconds,
         routing: Routing {
             policy: args.routing_logic,
             prefix_min_match_bytes: args.prefix_min_match_length,
@@ -135,13 +139,41 @@ fn config(args: Args) -> Result<Config, String> {
         preserve_host: args.preserve_host,
         api_key: key("--api-key", args.api_key)?,
         backend_api_key: key("--backend-api-key", args.backend_api_key)?,
+        state_file: args.state_file,
         log: Log {
             level: args.log_level,
             format: args.log_format,
             requests: args.log_requests,
             stats_interval: args.log_stats.then_some(args.log_stats_interval),
         },
+        source: Source::default(),
     })
+}
+
+fn kubernetes(args: &Args) -> Result<Option<Kubernetes>, String> {
+    if args.service_discovery == "static" {
+        return Ok(None);
+    }
+    let refuse = |what: &str| Err(format!("--service-discovery {}: {what}", args.service_discovery));
+    if !cfg!(feature = "kubernetes") {
+        return refuse(
+            "this program was built without Kubernetes support; build it with --features kubernetes, or name the backends by --static-backends",
+        );
+    }
+    if !args.static_backends.is_empty() || !args.static_models.is_empty() {
+        return refuse(
+            "the pods are the backends, each with the models that it serves; leave out --static-backends and --static-models",
+        );
+    }
+    if args.k8s_service_discovery_type == "service-name" {
+        return Err("--k8s-service-discovery-type service-name is not supported: a service hides which pod holds a prefix; use pod-ip".to_owned());
+    }
+    Ok(Some(Kubernetes {
+        namespace: args.k8s_namespace.clone(),
+        label_selector: args.k8s_label_selector.clone(),
+        port: args.k8s_port,
+        watch_timeout_s: (args.k8s_watcher_timeout_seconds > 0).then_some(args.k8s_watcher_timeout_seconds),
+    }))
 }
 
 fn backends(args: &Args) -> Result<Vec<StaticBackend>, String> {
@@ -158,23 +190,34 @@ fn backends(args: &Args) -> Result<Vec<StaticBackend>, String> {
     let models = one_each("--static-models", &args.static_models, urls.len())?;
     let types = one_each("--static-model-types", &args.static_model_types, urls.len())?;
     let labels = one_each("--static-model-labels", &args.static_model_labels, urls.len())?;
+    let draining = list(&args.drain_backends)
+        .into_iter()
+        .map(|text| BackendUrl::parse(text).map_err(|error| format!("--drain-backends: {error}")))
+        .collect::<Result<HashSet<_>, _>>()?;
     let mut seen = HashSet::new();
-    urls.iter()
+    let backends: Vec<_> = urls
+        .iter()
         .enumerate()
         .map(|(i, text)| {
             let url = BackendUrl::parse(text).map_err(|error| format!("--static-backends: {error}"))?;
             if !seen.insert(url.clone()) {
                 return Err(format!("--static-backends names {url} twice"));
             }
+            let draining = draining.contains(&url);
             let model_type = types.as_ref().map(|t| model_type(t[i])).transpose()?;
             Ok(StaticBackend {
                 url,
                 models: models.iter().map(|m| m[i].to_owned()).collect(),
                 model_type,
                 label: labels.as_ref().map(|l| l[i].to_owned()),
+                draining,
             })
         })
-        .collect()
+        .collect::<Result<_, String>>()?;
+    match draining.iter().find(|url| !seen.contains(url)) {
+        Some(url) => Err(format!("--drain-backends: {url} is not one of --static-backends")),
+        None => Ok(backends),
+    }
 }
 
 fn model_type(text: &str) -> Result<ModelType, String> {
@@ -356,6 +399,7 @@ mod tests {
             (&format!("{b} --root-path v1"), "--root-path 'v1'"),
             (&format!("{b} --service-discovery k8s"), "--service-discovery k8s"),
             (&format!("{b} --callbacks mod.handler"), "--callbacks is not supported"),
+            (&format!("{b} --drain-backends http://a:2"), "http://a:2 is not one of"),
             (&format!("{b} --sentry-dsn=x"), "--sentry-dsn is not supported"),
             (&format!("{b} --no-such-flag"), "--no-such-flag"),
         ] {

@@ -11,7 +11,6 @@ use super::figures::{self, TimeBuckets, Totals};
 use super::members::Member;
 use super::plane::Plane;
 use super::process;
-use crate::config::Policy;
 use crate::fleet::load::Load;
 use crate::fleet::snapshot::State;
 use crate::metrics::names::{self, Metric};
@@ -63,7 +62,7 @@ fn backends(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     }
     let mut family = writer.family(&names::HEALTHY_PODS_TOTAL);
     for member in members {
-        let usable = member.health.state() == State::Up && !load(member).is_unreachable();
+        let usable = member.state() == State::Up && !load(member).is_unreachable();
         family.count(&[&member.name], usable.into());
     }
     let mut family = writer.family(&names::BACKEND_STATE);
@@ -244,13 +243,8 @@ fn trie(writer: &mut Writer, plane: &Plane) {
 
 fn process(writer: &mut Writer, plane: &Plane) {
     let shared = plane.shared;
-    let policy = match shared.config.routing.policy {
-        Policy::Prefixaware => "prefixaware",
-        Policy::Roundrobin => "roundrobin",
-        Policy::Session => "session",
-        Policy::Leastload => "leastload",
-    };
-    writer.family(&names::INFO).count(&[env!("CARGO_PKG_VERSION"), shared.io_mode, policy], 1);
+    let policy = shared.fleet.snapshot().load().rules.routing.policy.to_string();
+    writer.family(&names::INFO).count(&[env!("CARGO_PKG_VERSION"), shared.io_mode, &policy], 1);
     writer.family(&names::PROCESS_CPU_SECONDS_TOTAL).optional(&[], process::process_cpu_seconds());
     let resident = process::resident_bytes().map(|bytes| bytes as f64);
     writer.family(&names::PROCESS_RESIDENT_MEMORY_BYTES).optional(&[], resident);

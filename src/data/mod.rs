@@ -19,6 +19,8 @@ mod conn;
 mod deadline;
 mod exchange;
 mod failure;
+#[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
+mod inherit;
 mod lease;
 mod mailbox;
 mod paths;
@@ -46,13 +48,14 @@ use std::sync::mpsc;
 
 pub use accept::{Listeners, listen};
 pub use budget::fit;
+pub use inherit::inherited;
 pub use ring::{Driver, pick};
 
 use crate::shared::Shared;
 use mailbox::Mailboxes;
 use worker::Worker;
 
-/// Starts one thread a listener and returns once all of them run. They run until the process ends.
+/// Starts one thread for each worker's listeners and returns once all of them run. They run until the process ends.
 ///
 /// # Errors
 /// One line, when a worker could not start.
@@ -63,13 +66,13 @@ pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> R
     let mailboxes =
         Mailboxes::new(workers).map_err(|error| format!("no descriptors for {workers} workers: {error}"))?;
     let mailboxes: &'static Mailboxes = Box::leak(Box::new(mailboxes));
-    shared.listening.store(workers, Ordering::Relaxed);
-    for (index, listener) in listeners.sockets.into_iter().enumerate() {
+    shared.listening.store(listeners.sockets.iter().map(Vec::len).sum(), Ordering::Relaxed);
+    for (index, own) in listeners.sockets.into_iter().enumerate() {
         let report = report.clone();
         let cpu = cpus.as_ref().map(|cpus| cpus[index]);
         let run = move || {
             cpu.inspect(|&cpu| pin::pin(cpu));
-            run(Worker::new(shared, mailboxes, index), listener, driver, report);
+            run(Worker::new(shared, mailboxes, index), own, driver, report);
         };
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
@@ -87,12 +90,14 @@ pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> R
     Ok(())
 }
 
-fn run(worker: Rc<Worker>, listener: socket2::Socket, driver: Driver, report: mpsc::Sender<io::Result<()>>) {
+fn run(worker: Rc<Worker>, listeners: Vec<socket2::Socket>, driver: Driver, report: mpsc::Sender<io::Result<()>>) {
     let _fails = FailVisibly { index: worker.index };
     worker.shard().thread_id.store(thread_id(), Ordering::Relaxed);
     let ready = move |result| drop(report.send(result));
     driver.block_on(ready, || async move {
-        monoio::spawn(accept::run(Rc::clone(&worker), listener));
+        for listener in listeners {
+            monoio::spawn(accept::run(Rc::clone(&worker), listener));
+        }
         monoio::spawn(mailbox::run(Rc::clone(&worker)));
         worker.housekeep().await;
     });

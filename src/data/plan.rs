@@ -14,6 +14,7 @@ use crate::fleet::load::Load;
 use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
 use crate::http::head::{Method, RequestHead};
 use crate::prompt::{self, Endpoint};
+use crate::route::slow_start;
 use crate::route::{self, Candidate, Decision, Reason};
 use crate::trie::Holder;
 
@@ -66,7 +67,7 @@ impl Plan {
         destination: Destination,
     ) -> Result<Self, Refusal> {
         let snapshot = worker.snapshot();
-        let routing = &worker.shared.config.routing;
+        let routing = &snapshot.rules.routing;
         scratch.chunks.start(0);
         let Destination::Routed(endpoint) = destination else {
             return Ok(Plan { snapshot, model: None, session: None, policy: Policy::Leastload });
@@ -83,7 +84,8 @@ impl Plan {
             scratch.chunks.start(seed);
             prompt::key(endpoint, &scratch.scan, body, &mut scratch.chunks);
         }
-        Ok(Plan { snapshot, model: Some(model), session, policy: routing.policy })
+        let policy = routing.policy;
+        Ok(Plan { snapshot, model: Some(model), session, policy })
     }
 
     /// Chooses among the usable backends that are not in `tried` and below their limit. `waiting_since_us`: the request has
@@ -96,7 +98,6 @@ impl Plan {
         waiting_since_us: Option<u64>,
     ) -> Chosen {
         let shared = worker.shared;
-        let routing = &shared.config.routing;
         let by_prefix = self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty();
         if by_prefix {
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
@@ -124,9 +125,13 @@ impl Plan {
                 in_window: shared.fleet.arrivals.in_window(worker.index, backend.slot),
                 in_flight: load.in_flight(),
                 in_flight_bytes: load.in_flight_bytes(),
-                matched_bytes: u64::from(chunks) * routing.prefix_chunk_bytes as u64,
+                matched_bytes: u64::from(chunks) * shared.config.routing.prefix_chunk_bytes as u64,
+                cold_permille: backend.cold_permille,
             });
         }
+        let pinned_from_bytes = self.snapshot.rules.routing.prefix_min_match_bytes;
+        let draw = self.session.unwrap_or_else(|| worker.random());
+        slow_start::weigh(&mut scratch.candidates, &mut scratch.members, pinned_from_bytes, draw);
         match self.decide(worker, &scratch.candidates) {
             Some(Decision { index, reason }) => Chosen::Backend(Choice {
                 member: scratch.members[index],
@@ -165,7 +170,7 @@ impl Plan {
     }
 
     fn decide(&self, worker: &Worker, candidates: &[Candidate]) -> Option<Decision> {
-        let routing = &worker.shared.config.routing;
+        let routing = &self.snapshot.rules.routing;
         let turn = || worker.shared.fleet.next_turn();
         match self.policy {
             Policy::Prefixaware => route::prefixaware(candidates, routing.prefix_min_match_bytes, turn()),
@@ -185,14 +190,13 @@ impl Plan {
 
     /// The key and the name of the request's session, if it has one.
     pub(super) fn session<'a>(
-        &self,
-        worker: &'a Worker,
+        &'a self,
         scratch: &'a mut Scratch,
         head: &'a [u8],
         body: &'a [u8],
     ) -> Option<(&'a str, &'a [u8])> {
         self.session?;
-        let key = worker.shared.config.routing.session_key.as_deref()?;
+        let key = self.snapshot.rules.routing.session_key.as_deref()?;
         session(key, scratch, head, body).map(|name| (key, name))
     }
 

@@ -105,14 +105,14 @@ impl Worker {
     }
 
     pub(super) fn draining(&self) -> bool {
-        self.shared.phase() == Phase::Draining
+        self.shared.phase() >= Phase::Leaving
     }
 
     /// The worker's housekeeping, until the process ends.
     pub(super) async fn housekeep(self: Rc<Self>) {
         loop {
             monoio::time::sleep(TICK).await;
-            if self.draining() {
+            if self.shared.phase() == Phase::Draining {
                 self.deadlines.end_idle();
             }
             self.deadlines.tick();

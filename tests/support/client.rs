@@ -171,6 +171,11 @@ impl Client {
         chunk
     }
 
+    /// The rest of a chunked answer, as it stands on the wire.
+    pub fn response_rest(&mut self) -> Vec<u8> {
+        self.until(b"0\r\n\r\n")
+    }
+
     /// Bytes up to and with `end`.
     pub fn until(&mut self, end: &[u8]) -> Vec<u8> {
         loop {

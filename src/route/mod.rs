@@ -3,6 +3,8 @@
 //! A caller builds the candidates (only usable backends that serve the model, without those that the request has already
 //! tried) and passes in what varies: a turn number, a random number. Nothing here knows a socket, a clock or the trie.
 
+pub mod ttft;
+
 /// A backend that could take the request, with what the policies look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
@@ -27,10 +29,25 @@ pub enum Reason {
     RoundRobin,
     Session,
     LeastLoad,
+    /// Its first token is expected soonest, and nobody holds more of the prompt.
+    Ttft,
+    /// Its first token is expected soonest although another backend holds more of the prompt.
+    TtftSpill,
+    /// Its first token is expected soonest, and nobody holds any of the prompt.
+    TtftCold,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 5] = [Reason::Prefix, Reason::Qps, Reason::RoundRobin, Reason::Session, Reason::LeastLoad];
+    pub const ALL: [Reason; 8] = [
+        Reason::Prefix,
+        Reason::Qps,
+        Reason::RoundRobin,
+        Reason::Session,
+        Reason::LeastLoad,
+        Reason::Ttft,
+        Reason::TtftSpill,
+        Reason::TtftCold,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,6 +56,9 @@ impl Reason {
             Reason::RoundRobin => "roundrobin",
             Reason::Session => "session",
             Reason::LeastLoad => "leastload",
+            Reason::Ttft => "ttft",
+            Reason::TtftSpill => "ttft_spill",
+            Reason::TtftCold => "ttft_cold",
         }
     }
 }

@@ -49,7 +49,17 @@ fuzz_target!(|data: &[u8]| {
             }
             2 => trie.tick(),
             3 => trie.insert(&key, Holder { generation: holder.generation.wrapping_sub(1), ..holder }),
-            4..8 => {}
+            4..7 => {}
+            // What the lookup found before this operation may be of another key, or no longer true.
+            7..9 => {
+                trie.insert_found(&key, holder, &found);
+                twin.insert(&key, holder);
+            }
+            9..12 => {
+                trie.lookup(&key, &mut found);
+                trie.insert_found(&key, holder, &found);
+                twin.insert(&key, holder);
+            }
             _ => {
                 trie.insert(&key, holder);
                 twin.insert(&key, holder);

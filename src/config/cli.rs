@@ -7,8 +7,8 @@ use clap::{CommandFactory, FromArgMatches};
 use super::args::Args;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Policy, Routing, Secret, StaticBackend, Times,
-    unsupported,
+    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Overload, Policy, Routing, Secret, StaticBackend,
+    Times, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -81,6 +81,11 @@ fn config(args: Args) -> Result<Config, String> {
             "--routing-logic session needs --session-key NAME: the header or body key that names a session".to_owned()
         );
     }
+    if args.shadow_policy == Some(Policy::Session) && args.session_key.is_none() {
+        return Err(
+            "--shadow-policy session needs --session-key NAME: the header or body key that names a session".to_owned()
+        );
+    }
     range("--prefix-chunk-size", args.prefix_chunk_size, MIN_CHUNK_BYTES, MAX_CHUNK_BYTES)?;
     range("--prefix-memory", args.prefix_memory, MIN_PREFIX_MEMORY_BYTES, usize::MAX / 2)?;
     range("--max-head-size", args.max_head_size, 1024, 16 << 20)?;
@@ -105,6 +110,18 @@ fn config(args: Args) -> Result<Config, String> {
             prefix_chunk_bytes: args.prefix_chunk_size,
             prefix_memory_bytes: args.prefix_memory,
             session_key: args.session_key,
+            ttft: Ttft {
+                pass_s: args.ttft_pass_ms / 1e3,
+                token_s: args.ttft_token_us / 1e6,
+                attention_s: args.ttft_attention_ns / 1e9,
+                kv_token_s: args.ttft_kv_token_ns / 1e9,
+                pass_tokens: args.ttft_pass_tokens,
+                load_price: args.ttft_load_price,
+                idle_price: args.ttft_idle_price,
+                fair_s: args.ttft_fair_ms / 1e3,
+                answer_tokens: args.ttft_answer_tokens,
+            },
+            shadow: args.shadow_policy,
         },
         request_stats_window: args.request_stats_window,
         engine_stats_interval: args.engine_stats_interval,
@@ -120,6 +137,12 @@ fn config(args: Args) -> Result<Config, String> {
             upstream_idle: args.upstream_idle_timeout_seconds,
             drain: args.drain_timeout_seconds,
         },
+        overload: Overload {
+            inflight_per_backend: args.max_inflight,
+            inflight_per_key: args.max_inflight_per_key,
+            queue_requests: args.queue_size,
+            queue_timeout: args.queue_timeout_seconds,
+        },
         max_head_bytes: args.max_head_size,
         max_body_bytes: args.max_body_size,
         max_connections: args.max_connections,
@@ -130,6 +153,7 @@ fn config(args: Args) -> Result<Config, String> {
         log: Log {
             level: args.log_level,
             format: args.log_format,
+            requests: args.log_requests,
             stats_interval: args.log_stats.then_some(args.log_stats_interval),
         },
     })

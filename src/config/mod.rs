@@ -36,6 +36,7 @@ pub struct Config {
     pub engine_stats_interval: Duration,
     pub failover_attempts: usize,
     pub times: Times,
+    pub overload: Overload,
     pub max_head_bytes: usize,
     pub max_body_bytes: usize,
     pub max_connections: usize,
@@ -110,6 +111,25 @@ pub enum Policy {
     Session,
     /// The fewest prompt bytes and requests in flight.
     Leastload,
+    /// The first token is expected soonest, with a price on work (see docs/ROUTING.md).
+    Ttft,
+}
+
+impl Policy {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Policy::Prefixaware => "prefixaware",
+            Policy::Roundrobin => "roundrobin",
+            Policy::Session => "session",
+            Policy::Leastload => "leastload",
+            Policy::Ttft => "ttft",
+        }
+    }
+
+    /// Whether it asks the trie.
+    pub fn asks_prefixes(self) -> bool {
+        matches!(self, Policy::Prefixaware | Policy::Ttft)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -119,6 +139,35 @@ pub struct Routing {
     pub prefix_chunk_bytes: usize,
     pub prefix_memory_bytes: usize,
     pub session_key: Option<String>,
+    pub ttft: Ttft,
+    /// A policy whose choices are computed beside, counted and not followed.
+    pub shadow: Option<Policy>,
+}
+
+/// What `ttft` assumes of the engines before it has learnt better, and its prices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ttft {
+    pub pass_s: f64,
+    pub token_s: f64,
+    pub attention_s: f64,
+    pub kv_token_s: f64,
+    pub pass_tokens: f64,
+    pub load_price: f64,
+    pub idle_price: f64,
+    pub fair_s: f64,
+    pub answer_tokens: f64,
+}
+
+/// What happens when there is more to do than the backends should get at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overload {
+    /// Requests that one backend has in flight at most; 0: no limit.
+    pub inflight_per_backend: u32,
+    /// The same for one API key, over all backends, with what waits.
+    pub inflight_per_key: u32,
+    /// Requests that wait for a backend at most, over all workers.
+    pub queue_requests: usize,
+    pub queue_timeout: Duration,
 }
 
 /// Every time limit of the wire. Zero is not allowed for any of them.
@@ -139,6 +188,8 @@ pub struct Times {
 pub struct Log {
     pub level: LogLevel,
     pub format: LogFormat,
+    /// A line a request.
+    pub requests: bool,
     /// Period of the table of per-backend figures, when it is on.
     pub stats_interval: Option<Duration>,
 }

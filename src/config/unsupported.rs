@@ -25,7 +25,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("--kv-aware-threshold", "use --routing-logic prefixaware with --prefix-min-match-length"),
     ("--tokenizer-name", "the router works on bytes and needs no tokenizer; leave it out"),
     ("--block-reuse-timeout", "leave it out"),
-    ("--log-requests", "request counts by backend and reason are at /metrics; leave it out"),
+    ("--drop-params", "bodies are passed on as they are; leave it out"),
     ("--dynamic-config-yaml", "name the backends by --static-backends"),
     ("--dynamic-config-json", "name the backends by --static-backends"),
     ("--external-providers-config", "leave it out"),

@@ -7,7 +7,7 @@ use super::exposition::text;
 use super::plane::Plane;
 use super::testing::quiet_plane;
 use crate::metrics::names;
-use crate::metrics::shard::{BOUNDS_US, ErrorKind, MATCH_BOUNDS_BYTES};
+use crate::metrics::shard::{BOUNDS_US, ErrorKind, MATCH_BOUNDS_BYTES, Rejected};
 use crate::route::Reason;
 
 const ENGINE: &str = "\
@@ -60,6 +60,10 @@ fn count(plane: &Plane) {
     shard.closed.add(6);
     shard.requests.add(12);
     shard.refused[0].add(2);
+    shard.rejected[Rejected::QueueTimeout as usize].add(2);
+    shard.rejected[Rejected::KeyLimit as usize].add(1);
+    shard.queue_wait.observe(300_000, &BOUNDS_US);
+    plane.shared.queued.store(4, std::sync::atomic::Ordering::Relaxed);
     shard.control.add(3);
     shard.thread_id.store(std::process::id() as i32, std::sync::atomic::Ordering::Relaxed);
     let mut begun = plane.shared.fleet.load(0).begin(100);

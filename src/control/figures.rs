@@ -130,6 +130,13 @@ pub(super) fn reads(shards: &[Shard], lanes: &Lanes, server: &str) -> u64 {
     totals.first_byte.count() + totals.gap.count()
 }
 
+/// Waits for a backend to get below its limit, over all workers.
+pub(super) fn queue_waits(shards: &[Shard]) -> TimeBuckets {
+    let mut waits = TimeBuckets::default();
+    shards.iter().for_each(|shard| waits.add(&shard.queue_wait));
+    waits
+}
+
 /// Totals of each (server, model) that was counted in, in that order.
 pub(super) fn by_pair<'a>(shards: &[Shard], lanes: &'a Lanes) -> BTreeMap<(&'a str, &'a str), Totals> {
     let mut pairs: BTreeMap<_, Totals> = BTreeMap::new();

@@ -4,16 +4,20 @@ use std::io::IoSlice;
 use std::rc::Rc;
 use std::time::Instant;
 
+use super::admission::{self, Admitted};
 use super::attempt::{Attempt, Outcome, Trouble};
 use super::client::Client;
 use super::failure::{Failure, Refusal};
+use super::forecast::Running;
 use super::lease::Scratch;
 use super::paths::Destination;
 use super::plan::Plan;
 use super::request::{Request, Seen};
+use super::request_log;
 use super::sabotage;
 use super::upstream::Target;
 use super::worker::Worker;
+use crate::fleet::snapshot::Backend;
 use crate::http::head::{Method, Version};
 use crate::http::reply::{self, Reply};
 use crate::metrics::shard::{BOUNDS_US, ErrorKind, Lane, MATCH_BOUNDS_BYTES};
@@ -68,8 +72,9 @@ async fn exchange(
         worker.shard().control.add(1);
         return to_control(client, scratch, &request, *seen).await.map(Some);
     }
-    let plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;
-    to_backends(worker, client, scratch, &request, &plan, *seen, started).await.map(Some)
+    let _tenant = admission::tenant(worker, scratch, request.head())?;
+    let mut plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;
+    to_backends(worker, client, scratch, &request, &mut plan, *seen, started).await.map(Some)
 }
 
 async fn to_control(
@@ -93,15 +98,17 @@ async fn to_backends(
     client: &mut Client,
     scratch: &mut Scratch,
     request: &Request,
-    plan: &Plan,
+    plan: &mut Plan,
     seen: Seen,
     started: Instant,
 ) -> Result<bool, Failure> {
     let shared = worker.shared;
     let mut tried: Vec<u16> = Vec::new();
     let mut last_failure = None;
+    let body_bytes = request.body().len() as u64;
     while tried.len() <= shared.config.failover_attempts {
-        let Some(choice) = plan.choose(worker, scratch, &tried) else { break };
+        let admitted = admission::admit(worker, client, scratch, plan, &tried, body_bytes).await?;
+        let Some((choice, admitted)) = admitted else { break };
         let backend = plan.snapshot.backend(choice.member);
         let lane = worker.shard().lane(choice.member.lane);
         let load = shared.fleet.load(backend.slot);
@@ -111,11 +118,11 @@ async fn to_backends(
         if !tried.is_empty() {
             lane.retries.add(1);
         }
-        lane.request_bytes.add(request.body().len() as u64);
+        lane.request_bytes.add(body_bytes);
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
-        let in_flight = load.begin(request.body().len() as u64);
         sabotage::strike("chosen", &scratch.request, request.head());
-        let observer = Observer { lane, in_flight, plan, holder, dispatched: Instant::now() };
+        let running = choice.forecast.map(|forecast| Running::begin(worker, forecast));
+        let observer = Observer { running, lane, admitted, plan, backend, holder, started, dispatched: Instant::now() };
         let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
         match attempt.run(client, scratch).await {
             Ok(outcome) => {
@@ -151,22 +158,28 @@ fn count_answer(lane: &Lane, outcome: &Outcome, started: Instant) {
 
 /// What is counted while a backend has the request.
 pub(super) struct Observer<'a> {
+    pub(super) running: Option<Running<'a>>,
     pub(super) lane: &'a Lane,
-    pub(super) in_flight: crate::fleet::load::InFlight<'a>,
+    admitted: Admitted<'a>,
     plan: &'a Plan,
+    backend: &'a Backend,
     holder: Holder,
+    started: Instant,
     dispatched: Instant,
 }
 
 impl Observer<'_> {
     /// There is a connection on which the request is going to be sent.
-    pub(super) fn connected(&self, worker: &Worker, scratch: &Scratch) {
+    pub(super) fn connected(&self, worker: &Worker, scratch: &mut Scratch, request: &Request) {
         self.plan.seed(worker, scratch, self.holder);
+        if worker.shared.config.log.requests {
+            request_log::routed(worker, scratch, request, self.plan, self.backend, self.started.elapsed());
+        }
     }
 
     /// The first byte of the answer is here.
     pub(super) fn first_byte(&mut self) {
-        self.in_flight.first_byte();
+        self.admitted.first_byte();
         self.lane.first_byte.observe(self.dispatched.elapsed().as_micros() as u64, &BOUNDS_US);
     }
 }

@@ -1,13 +1,16 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
 //! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
-//! it), `plan` (where it goes), `attempt` (one backend's turn), `relay` (the answer) and `tunnel` (a WebSocket). Below them: `client`, `upstream`,
+//! it), `plan` (where it goes), `admission` and `queue` (whether it may go now), `attempt` (one backend's turn), `relay` (the
+//! answer), `tunnel` (a WebSocket), `forecast` and `usage` (what `ttft` expects and learns) and `request_log` (its line, if it is
+//! asked for). Below them: `client`, `upstream`,
 //! `socket`, `buffer`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
 //! request's load is released by a guard on every path.
 
 mod accept;
+mod admission;
 mod attempt;
 mod budget;
 mod buffer;
@@ -17,11 +20,14 @@ mod conn;
 mod deadline;
 mod exchange;
 mod failure;
+mod forecast;
 mod lease;
 mod paths;
 mod plan;
+mod queue;
 mod relay;
 mod request;
+mod request_log;
 mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
@@ -29,6 +35,7 @@ mod socket;
 mod tunnel;
 mod turn;
 mod upstream;
+mod usage;
 mod worker;
 
 use std::io;

@@ -2,14 +2,20 @@
 
 use std::rc::Rc;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::failure::Refusal;
+use super::forecast::{Forecast, expect};
 use super::lease::Scratch;
 use super::paths::{Destination, destination};
+use super::queue::must_yield;
 use super::worker::{View, Worker};
 use crate::config::Policy;
+use crate::fleet::load::Load;
 use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
 use crate::http::head::{Method, RequestHead};
 use crate::prompt::{self, Endpoint};
+use crate::route::ttft::Expected;
 use crate::route::{self, Candidate, Decision, Reason};
 use crate::trie::Holder;
 
@@ -25,6 +31,14 @@ pub(super) struct Plan {
     policy: Policy,
 }
 
+/// What a look at the backends came to.
+pub(super) enum Chosen {
+    Backend(Choice),
+    /// Some are usable, and all of those are at their limit, or others have waited longer for them.
+    AllBusy,
+    Nobody,
+}
+
 /// One chosen backend.
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
@@ -32,6 +46,8 @@ pub(super) struct Choice {
     pub(super) reason: Reason,
     /// Bytes of the prompt that the backend probably holds.
     pub(super) matched_bytes: u64,
+    /// Under `ttft`.
+    pub(super) forecast: Option<Forecast>,
 }
 
 /// The target without the configured root path, and where it leads.
@@ -63,7 +79,7 @@ impl Plan {
             Refusal::invalid(400, "invalid_json", format!("the body is not a JSON object: {error}"))
         })?;
         let model = model(&snapshot, scratch, body)?;
-        let session = routing.session_key.as_deref().and_then(|key| session(key, scratch, head, body));
+        let session = routing.session_key.as_deref().and_then(|key| session(key, scratch, head, body)).map(xxh3_64);
         if endpoint != Endpoint::Other {
             let name = snapshot.served(Some(model)).name.as_bytes();
             // The key names a place in this process's trie only, but it must be the same in every process that shares one.
@@ -74,20 +90,36 @@ impl Plan {
         Ok(Plan { snapshot, model: Some(model), session, policy: routing.policy })
     }
 
-    /// Chooses among the usable backends that are not in `tried`.
-    pub(super) fn choose(&self, worker: &Worker, scratch: &mut Scratch, tried: &[u16]) -> Option<Choice> {
+    /// Chooses among the usable backends that are not in `tried` and below their limit. `waiting_since_us`: the request has
+    /// waited for that.
+    pub(super) fn choose(
+        &self,
+        worker: &Worker,
+        scratch: &mut Scratch,
+        tried: &[u16],
+        waiting_since_us: Option<u64>,
+    ) -> Chosen {
         let shared = worker.shared;
         let routing = &shared.config.routing;
-        let by_prefix = self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty();
+        let asks = self.policy.asks_prefixes() || routing.shadow.is_some_and(Policy::asks_prefixes);
+        let by_prefix = asks && !scratch.chunks.key().is_empty();
         if by_prefix {
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
         }
+        let limit = shared.config.overload.inflight_per_backend;
+        let since_us = if limit == 0 { 0 } else { waiting_since_us.unwrap_or_else(|| shared.micros()) };
+        let behind_others = limit > 0 && waiting_since_us.is_none() && worker.queue.has(self.model_identity());
+        let mut busy = false;
         scratch.members.clear();
         scratch.candidates.clear();
         for &member in &self.snapshot.served(self.model).usable {
             let backend = self.snapshot.backend(member);
             let load = shared.fleet.load(backend.slot);
             if load.is_unreachable() || tried.contains(&backend.slot) {
+                continue;
+            }
+            if limit > 0 && (behind_others || load.in_flight() >= limit || must_yield(load, since_us)) {
+                busy = true;
                 continue;
             }
             let chunks = if by_prefix { scratch.matches.chunks(backend.slot) } else { 0 };
@@ -100,27 +132,105 @@ impl Plan {
                 matched_bytes: u64::from(chunks) * routing.prefix_chunk_bytes as u64,
             });
         }
-        let Decision { index, reason } = self.decide(worker, &scratch.candidates)?;
-        Some(Choice { member: scratch.members[index], reason, matched_bytes: scratch.candidates[index].matched_bytes })
+        match self.decide(self.policy, worker, scratch, || shared.fleet.next_turn()) {
+            Some((Decision { index, reason }, forecast)) => {
+                self.shadow(worker, scratch, index);
+                Chosen::Backend(Choice {
+                    member: scratch.members[index],
+                    reason,
+                    matched_bytes: scratch.candidates[index].matched_bytes,
+                    forecast,
+                })
+            }
+            None if busy => Chosen::AllBusy,
+            None => Chosen::Nobody,
+        }
     }
 
-    fn decide(&self, worker: &Worker, candidates: &[Candidate]) -> Option<Decision> {
-        let routing = &worker.shared.config.routing;
-        let turn = || worker.shared.fleet.next_turn();
-        match self.policy {
-            Policy::Prefixaware => route::prefixaware(candidates, routing.prefix_min_match_bytes, turn()),
+    /// The same for all requests that the same backends can serve, in every snapshot.
+    pub(super) fn model_identity(&self) -> u64 {
+        self.model.map_or(0, |_| xxhash_rust::xxh3::xxh3_64(self.snapshot.served(self.model).name.as_bytes()))
+    }
+
+    /// The loads of the backends that could serve the request.
+    pub(super) fn loads<'w>(&self, worker: &'w Worker) -> impl Iterator<Item = &'w Load> {
+        let usable = &self.snapshot.served(self.model).usable;
+        usable.iter().map(|&member| worker.shared.fleet.load(self.snapshot.backend(member).slot))
+    }
+
+    /// Takes the present snapshot, after a wait. False: the model is not served any more.
+    pub(super) fn renew(&mut self, worker: &Worker) -> bool {
+        let present = worker.snapshot();
+        if Rc::ptr_eq(&present, &self.snapshot) {
+            return true;
+        }
+        if let Some(model) = &mut self.model {
+            let name = self.snapshot.served(Some(*model)).name.as_bytes();
+            let Some(now) = present.model(name) else { return false };
+            *model = now;
+        }
+        self.snapshot = present;
+        true
+    }
+
+    /// `turn` gives the number of a rotation among equals.
+    fn decide(
+        &self,
+        policy: Policy,
+        worker: &Worker,
+        scratch: &mut Scratch,
+        turn: impl Fn() -> u64,
+    ) -> Option<(Decision, Option<Forecast>)> {
+        let candidates = &scratch.candidates;
+        let decision = match policy {
+            Policy::Prefixaware => {
+                route::prefixaware(candidates, worker.shared.config.routing.prefix_min_match_bytes, turn())
+            }
             Policy::Roundrobin => route::roundrobin(candidates, turn()),
             Policy::Session => route::session(candidates, self.session, turn()),
             Policy::Leastload => route::leastload(candidates, turn(), worker.random()),
-        }
+            Policy::Ttft => {
+                let (Expected { index, reason, .. }, forecast) = expect(worker, scratch, &self.snapshot)?;
+                return Some((Decision { index, reason }, Some(forecast)));
+            }
+        };
+        decision.map(|decision| (decision, None))
+    }
+
+    /// Counts what the shadow policy would have chosen in place of `index`. Takes no turn that the real one would miss.
+    fn shadow(&self, worker: &Worker, scratch: &mut Scratch, index: usize) {
+        let routing = &worker.shared.config.routing;
+        let Some(policy) = routing.shadow.filter(|_| self.model.is_some()) else { return };
+        let Some((other, _)) = self.decide(policy, worker, scratch, || worker.random()) else { return };
+        let counts = &worker.shard().shadow;
+        counts.requests.add(1);
+        counts.agreed.add(u64::from(other.index == index));
+        counts.prompt_bytes.add(scratch.chunks.bytes());
+        counts.matched_bytes.add(scratch.candidates[index].matched_bytes);
+        counts.shadow_matched_bytes.add(scratch.candidates[other.index].matched_bytes);
     }
 
     /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike. Called once
     /// there is a connection: a backend that cannot be reached must not be believed to hold anything.
     pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
-        if self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty() {
+        let asks =
+            self.policy.asks_prefixes() || worker.shared.config.routing.shadow.is_some_and(Policy::asks_prefixes);
+        if asks && self.model.is_some() && !scratch.chunks.key().is_empty() {
             worker.shared.trie.insert_found(scratch.chunks.key(), holder, &scratch.matches);
         }
+    }
+
+    /// The key and the name of the request's session, if it has one.
+    pub(super) fn session<'a>(
+        &self,
+        worker: &'a Worker,
+        scratch: &'a mut Scratch,
+        head: &'a [u8],
+        body: &'a [u8],
+    ) -> Option<(&'a str, &'a [u8])> {
+        self.session?;
+        let key = worker.shared.config.routing.session_key.as_deref()?;
+        session(key, scratch, head, body).map(|name| (key, name))
     }
 
     /// What a client is told when no backend is left.
@@ -157,11 +267,11 @@ fn model(snapshot: &Snapshot, scratch: &mut Scratch, body: &[u8]) -> Result<Mode
     })
 }
 
-/// Hash of the session's name: the header's value, or else the body's top-level key.
-fn session(key: &str, scratch: &mut Scratch, head: &[u8], body: &[u8]) -> Option<u64> {
+/// The session's name: the header's value, or else the body's top-level key. The body must have been scanned.
+fn session<'a>(key: &str, scratch: &'a mut Scratch, head: &'a [u8], body: &'a [u8]) -> Option<&'a [u8]> {
     let value = match scratch.request.field(head, key) {
         Some(value) => value,
         None => scratch.scan.string_field(key, body, &mut scratch.text)?,
     };
-    (!value.is_empty()).then(|| xxhash_rust::xxh3::xxh3_64(value))
+    (!value.is_empty()).then_some(value)
 }

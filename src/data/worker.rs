@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::buffer::Blocks;
 use super::deadline::Deadlines;
 use super::lease::Leases;
+use super::queue::Queue;
 use super::turn::Turns;
 use super::upstream::Pools;
 use crate::config::Config;
@@ -29,6 +30,7 @@ pub(super) struct Worker {
     pub(super) blocks: Rc<Blocks>,
     pub(super) leases: Leases,
     pub(super) turns: Turns,
+    pub(super) queue: Queue,
     pub(super) deadlines: Rc<Deadlines>,
     pub(super) pools: RefCell<Pools>,
     snapshot: RefCell<Rc<View>>,
@@ -58,6 +60,7 @@ impl Worker {
             blocks: Rc::default(),
             leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
             turns: Turns::default(),
+            queue: Queue::default(),
             deadlines: Deadlines::new(),
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
             snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),

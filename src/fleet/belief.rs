@@ -23,6 +23,9 @@ const STEP: f64 = 0.1;
 /// The least reach. Ages are right to within 160 chunks.
 const LEAST_CHUNKS: u32 = 160;
 
+/// Chunks at the end of a match that an engine may leave out without having dropped them.
+const SLACK_CHUNKS: u32 = 2;
+
 /// Misses in a row that mean that the cache is gone.
 const WIPED_AFTER: u32 = 3;
 
@@ -77,10 +80,10 @@ impl Belief {
         self.reach_chunks.load(Relaxed)
     }
 
-    /// Bytes of key a token of prompt.
-    pub fn token_bytes(&self) -> f64 {
+    /// Bytes of key, and the tokens of prompt that they were: to be summed over backends that serve the same model.
+    pub fn bytes_and_tokens(&self) -> (f64, f64) {
         let (bytes, tokens) = unpack(self.ratio.load(Relaxed));
-        f64::from(bytes / tokens)
+        (f64::from(bytes), f64::from(tokens))
     }
 
     pub fn predicted_tokens(&self) -> u64 {
@@ -112,7 +115,9 @@ impl Belief {
         let reach = self.reach_chunks();
         let age = lesson.age.max(LEAST_CHUNKS);
         let missed = lesson.found < lesson.fresh.div_ceil(2);
-        let found_all = lesson.marked > 0 && lesson.found >= lesson.marked - lesson.marked / 8;
+        // An engine finds whole blocks of its own size, which end a little before the chunks do.
+        let found_all =
+            lesson.marked > SLACK_CHUNKS && lesson.found + SLACK_CHUNKS >= lesson.marked - lesson.marked / 8;
         // Of a match that is fresh in part, the age of its fresh end is not known.
         if missed && lesson.fresh == lesson.marked && age < reach {
             let down = if reach == ENDLESS { age } else { toward(reach, age) };
@@ -131,12 +136,6 @@ impl Belief {
         let wiped = misses >= WIPED_AFTER;
         self.misses.store(if wiped { 0 } else { misses }, Relaxed);
         wiped
-    }
-
-    /// The engine's process is another one: what is known of its cache may not hold.
-    pub fn forget(&self) {
-        self.reach_chunks.store(ENDLESS, Relaxed);
-        self.misses.store(0, Relaxed);
     }
 }
 
@@ -183,9 +182,10 @@ mod tests {
     #[test]
     fn bytes_a_token_follow_the_answers() {
         let belief = Belief::default();
-        assert!((belief.token_bytes() - 4.0).abs() < 1e-6);
+        let token_bytes = || belief.bytes_and_tokens().0 / belief.bytes_and_tokens().1;
+        assert!((token_bytes() - 4.0).abs() < 1e-6);
         (0..100).for_each(|_| belief.learn_token_bytes(25_000, 10_000));
-        assert!((belief.token_bytes() - 2.5).abs() < 0.01);
+        assert!((token_bytes() - 2.5).abs() < 0.01);
         belief.count(7, 5);
         belief.count(1, 1);
         assert_eq!((belief.predicted_tokens(), belief.reported_tokens()), (8, 6));

@@ -3,17 +3,18 @@
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
 //! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
 //! control plane. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
-//! both learnt from answers. A backend keeps its **slot** (an index into all of these) as long as it is known.
+//! both learnt from answers. `tenants` is what each API key has in flight. A backend keeps its **slot** (an index into what
+//! is said of backends) as long as it is known.
 
 pub mod arrivals;
 pub mod belief;
 pub mod load;
 pub mod prefill;
 pub mod snapshot;
+pub mod tenants;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
@@ -22,6 +23,7 @@ use belief::Belief;
 use load::Load;
 use prefill::Prefill;
 use snapshot::Snapshot;
+use tenants::Tenants;
 
 pub struct Fleet {
     snapshot: ArcSwap<Snapshot>,
@@ -29,21 +31,21 @@ pub struct Fleet {
     prefill: Box<[Prefill]>,
     belief: Box<[Belief]>,
     pub arrivals: Arrivals,
+    pub tenants: Tenants,
     turn: AtomicU64,
-    born: Instant,
 }
 
 impl Fleet {
     /// A fleet that knows no backend yet.
-    pub fn new(slots: usize, workers: usize) -> Self {
+    pub fn new(slots: usize, workers: usize, tenants: Tenants) -> Self {
         Fleet {
             snapshot: ArcSwap::from_pointee(Snapshot::default()),
             load: (0..slots).map(|_| Load::default()).collect(),
             prefill: (0..slots).map(|_| Prefill::default()).collect(),
             belief: (0..slots).map(|_| Belief::default()).collect(),
             arrivals: Arrivals::new(slots, workers),
+            tenants,
             turn: AtomicU64::new(0),
-            born: Instant::now(),
         }
     }
 
@@ -71,11 +73,6 @@ impl Fleet {
 
     pub fn slots(&self) -> usize {
         self.load.len()
-    }
-
-    /// Nanoseconds since the fleet was made: the clock of [`Prefill`].
-    pub fn now_ns(&self) -> u64 {
-        u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// The next number of one sequence over all workers: round robin and the rotation among equals.

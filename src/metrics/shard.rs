@@ -130,6 +130,29 @@ impl ErrorKind {
     }
 }
 
+/// Why a request was turned away because of load, as a metric's label. The order is the index into [`Shard::rejected`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// As many requests wait as may.
+    QueueFull,
+    /// It has waited as long as it may.
+    QueueTimeout,
+    /// Its API key is at its limit.
+    KeyLimit,
+}
+
+impl Rejected {
+    pub const ALL: [Rejected; 3] = [Rejected::QueueFull, Rejected::QueueTimeout, Rejected::KeyLimit];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Rejected::QueueFull => "queue_full",
+            Rejected::QueueTimeout => "queue_timeout",
+            Rejected::KeyLimit => "key_limit",
+        }
+    }
+}
+
 /// Status classes 1xx to 5xx: `status / 100 - 1`.
 pub const CLASSES: usize = 5;
 
@@ -153,6 +176,18 @@ pub struct Lane {
     pub response_bytes: Counter,
 }
 
+/// What the shadow policy would have chosen, beside what was chosen.
+#[derive(Default)]
+pub struct Shadow {
+    pub requests: Counter,
+    /// Both chose the same backend.
+    pub agreed: Counter,
+    pub prompt_bytes: Counter,
+    /// Bytes of prompts that the chosen backends were believed to hold, and those of the shadow's choice.
+    pub matched_bytes: Counter,
+    pub shadow_matched_bytes: Counter,
+}
+
 pub struct Shard {
     lanes: Box<[OnceLock<Box<Lane>>]>,
     /// Connections accepted.
@@ -163,6 +198,11 @@ pub struct Shard {
     pub requests: Counter,
     /// Requests that the router answered with an error of its own, by status class (4xx, 5xx).
     pub refused: [Counter; 2],
+    /// Those of them that were turned away because of load.
+    pub rejected: [Counter; Rejected::ALL.len()],
+    /// Time that requests waited for a backend to get below its limit; of those that had to wait, however it ended.
+    pub queue_wait: TimeHistogram,
+    pub shadow: Shadow,
     /// Requests relayed to the control plane.
     pub control: Counter,
     /// Connections that ended by a panic in their code.
@@ -180,6 +220,9 @@ impl Default for Shard {
             closed: Counter::default(),
             requests: Counter::default(),
             refused: Default::default(),
+            rejected: Default::default(),
+            queue_wait: TimeHistogram::default(),
+            shadow: Shadow::default(),
             control: Counter::default(),
             panics: Counter::default(),
             accept_errors: Counter::default(),
@@ -231,6 +274,9 @@ mod tests {
         assert_eq!(labels.len(), ErrorKind::ALL.len());
         for (index, kind) in ErrorKind::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, index);
+        }
+        for (index, why) in Rejected::ALL.iter().enumerate() {
+            assert_eq!(*why as usize, index);
         }
     }
 }

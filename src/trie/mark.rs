@@ -29,6 +29,11 @@ impl Stamp {
         Stamp((clock_chunks / STAMP_CHUNKS) as u32 & STAMP_MASK)
     }
 
+    /// The moment so many units before `now`; half the circle at most.
+    pub(super) fn behind(now: Stamp, age_units: u32) -> Stamp {
+        Stamp(now.0.wrapping_sub(age_units.min(STAMP_MASK >> 1)) & STAMP_MASK)
+    }
+
     /// How much the clock has moved since `self`, in stamp units.
     ///
     /// The clock is read before the mark, so a mark may be a little ahead of it: the upper half of the circle counts

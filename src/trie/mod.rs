@@ -45,6 +45,10 @@
 
 mod check;
 mod evict;
+mod export;
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod export_tests;
 mod holders;
 mod insert;
 mod ledger;
@@ -82,6 +86,7 @@ use sync::{Ordering, pin};
 use table::Table;
 
 pub use check::Checked;
+pub use export::ImportError;
 pub use mark::MAX_SLOTS;
 pub use matches::{Match, Matches};
 

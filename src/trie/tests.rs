@@ -7,14 +7,14 @@ use super::node::MAX_RUN;
 use super::twin::Twin;
 use super::*;
 
-const SLOTS: usize = 6;
+pub(super) const SLOTS: usize = 6;
 
-fn trie(memory_bytes: usize) -> Trie {
+pub(super) fn trie(memory_bytes: usize) -> Trie {
     Trie::new(&Options { memory_bytes, slots: SLOTS }).unwrap()
 }
 
 /// The key of a sequence of chunks: equal prefixes give equal hashes, and no others do.
-fn key(chunks: impl IntoIterator<Item = u64>) -> Vec<u64> {
+pub(super) fn key(chunks: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let chain = |name: &mut u64, chunk: u64| {
         *name = (*name ^ chunk).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_add(chunk);
         Some(*name)
@@ -22,11 +22,11 @@ fn key(chunks: impl IntoIterator<Item = u64>) -> Vec<u64> {
     chunks.into_iter().scan(0x1234_5678, chain).collect()
 }
 
-fn holder(trie: &Trie, slot: u16) -> Holder {
+pub(super) fn holder(trie: &Trie, slot: u16) -> Holder {
     Holder { slot, generation: trie.generation(slot) }
 }
 
-fn chunks(trie: &Trie, key: &[u64], slot: u16) -> u32 {
+pub(super) fn chunks(trie: &Trie, key: &[u64], slot: u16) -> u32 {
     let mut found = Matches::new(SLOTS);
     trie.lookup(key, &mut found);
     found.chunks(slot)
@@ -283,7 +283,7 @@ fn a_full_trie_keeps_what_is_used_and_never_passes_its_limit() {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Insert { key: Vec<u64>, slot: u16, stale: bool, looked_up: bool },
     Raise { slot: u16 },
     Forget { key: Vec<u64>, slot: u16, keep: usize },
@@ -291,12 +291,12 @@ enum Op {
 }
 
 /// Few distinct chunks, so that keys branch everywhere; long stretches, so that runs fill and follow each other.
-fn keys() -> impl Strategy<Value = Vec<u64>> {
+pub(super) fn keys() -> impl Strategy<Value = Vec<u64>> {
     let stretch = (0..3u64, 1..90usize).prop_map(|(chunk, length)| vec![chunk; length]);
     prop::collection::vec(stretch, 1..6).prop_map(|stretches| key(stretches.concat()))
 }
 
-fn ops(forget: u32) -> impl Strategy<Value = Vec<Op>> {
+pub(super) fn ops(forget: u32) -> impl Strategy<Value = Vec<Op>> {
     let slot = 0..SLOTS as u16;
     let insert = (keys(), slot.clone(), prop::bool::weighted(0.1), any::<bool>())
         .prop_map(|(key, slot, stale, looked_up)| Op::Insert { key, slot, stale, looked_up });
@@ -311,7 +311,7 @@ fn ops(forget: u32) -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// Runs `ops` on a trie and two twins, which forget the least and the most that may be forgotten.
-fn run(trie: &Trie, ops: &[Op]) -> (Twin, Twin) {
+pub(super) fn run(trie: &Trie, ops: &[Op]) -> (Twin, Twin) {
     let (mut most, mut least) = (Twin::default(), Twin::default());
     let mut found = Matches::new(SLOTS);
     for op in ops {
@@ -344,7 +344,7 @@ fn run(trie: &Trie, ops: &[Op]) -> (Twin, Twin) {
     (most, least)
 }
 
-fn keys_of(ops: &[Op]) -> impl Iterator<Item = &Vec<u64>> {
+pub(super) fn keys_of(ops: &[Op]) -> impl Iterator<Item = &Vec<u64>> {
     ops.iter().filter_map(|op| match op {
         Op::Insert { key, .. } | Op::Forget { key, .. } => Some(key),
         Op::Raise { .. } | Op::Tick => None,
@@ -352,7 +352,7 @@ fn keys_of(ops: &[Op]) -> impl Iterator<Item = &Vec<u64>> {
 }
 
 /// Enough for each run of the tests; PROPTEST_CASES asks for more.
-fn config() -> ProptestConfig {
+pub(super) fn config() -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(24);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }

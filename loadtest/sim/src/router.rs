@@ -7,6 +7,7 @@ use trieway::fleet::arrivals::Window;
 use trieway::fleet::belief::Lesson;
 use trieway::fleet::load::InFlight;
 use trieway::fleet::prefill::Computing;
+use trieway::fleet::tenants::Tenants;
 use trieway::route::{self, Candidate, ttft::Expected, ttft::Outlook};
 use trieway::trie::{Holder, Match, Matches, Options, Trie};
 
@@ -36,7 +37,7 @@ impl Plain {
     pub fn new(backends: usize) -> Plain {
         let options = Options { memory_bytes: TRIE_BYTES, slots: backends };
         let trie = Trie::new(&options).expect("these options are valid");
-        Plain { fleet: Fleet::new(backends, 1), trie }
+        Plain { fleet: Fleet::new(backends, 1, Tenants::new(0, 0)), trie }
     }
 }
 

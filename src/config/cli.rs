@@ -8,7 +8,7 @@ use super::args::Args;
 use super::url::BackendUrl;
 use super::{
     Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Overload, Policy, Routing, Secret, StaticBackend,
-    Times, unsupported,
+    Times, Ttft, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.

@@ -133,6 +133,13 @@ pub struct StaticBackend {
     pub draining: bool,
 }
 
+impl StaticBackend {
+    /// One that nobody has named: everything else about it is asked from it.
+    pub fn discovered(url: BackendUrl, label: Option<String>) -> Self {
+        StaticBackend { url, models: Vec::new(), model_type: None, label, draining: false }
+    }
+}
+
 /// What a backend serves; decides how it is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ModelType {

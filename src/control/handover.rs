@@ -144,7 +144,7 @@ impl Predecessor {
     }
 
     /// Takes in what it believes. To be called when the backends have their slots.
-    pub(super) fn restore(&self, plane: &Plane) {
+    pub(super) fn restore(&self, plane: &Arc<Plane>) {
         match plane.restore(BufReader::with_capacity(64 << 10, &self.0)) {
             Ok(state) => tracing::info!("{} runs of {} backends are taken over", state.runs, state.backends.len()),
             Err(why) => tracing::warn!("the state of the process before is ignored: {why}"),

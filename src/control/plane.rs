@@ -20,7 +20,7 @@ use super::members::{Member, Members};
 use super::state::{self, Known, Restored};
 use super::watch::Round;
 use super::{figures, scrape, watch};
-use crate::config::{Config, StaticBackend};
+use crate::config::{BackendUrl, Config, StaticBackend};
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
 
@@ -71,7 +71,9 @@ impl Plane {
     pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
         let mut members = self.members();
         let generation = members.load(config, self.now_unix_s());
-        self.adopt(&mut members, &config.backends);
+        if self.shared.config.kubernetes.is_none() {
+            self.adopt(&mut members, &config.backends);
+        }
         members.publish(self.shared);
         generation
     }
@@ -98,9 +100,21 @@ impl Plane {
 
     /// Takes in what another process believed of the same backends. From here on they count as known: an engine that proves
     /// to be another process than the one in the state loses its prefixes, as it would have in that process.
-    pub(super) fn restore(&self, input: impl Read) -> Result<Restored, String> {
+    ///
+    /// Where backends are discovered, none is known yet: those of the state are, until the first list says otherwise.
+    pub(super) fn restore(self: &Arc<Self>, input: impl Read) -> Result<Restored, String> {
         let mut members = self.members();
-        let slot = |url: &str| members.iter().find(|member| member.name == url).map(|member| member.slot);
+        let discovers = self.shared.config.kubernetes.is_some();
+        let slot = |url: &str| {
+            let slot = members.slot_of(url);
+            if slot.is_some() || !discovers {
+                return slot;
+            }
+            let come = StaticBackend::discovered(BackendUrl::parse(url).ok()?, None);
+            let wanted: Vec<_> = members.iter().map(|member| member.spec.clone()).chain([come]).collect();
+            self.adopt(&mut members, &wanted);
+            members.slot_of(url)
+        };
         let routing = &self.shared.config.routing;
         // A run takes no more room in a state than in the trie, but for what names its marks.
         let limit = 2 * routing.prefix_memory_bytes as u64 + (1 << 20);
@@ -111,6 +125,7 @@ impl Plane {
                 member.marks.start_s = known.start_s;
             }
         }
+        members.publish(self.shared);
         Ok(restored)
     }
 

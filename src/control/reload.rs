@@ -47,7 +47,8 @@ pub(super) async fn run(plane: Arc<Plane>, mut hangups: Option<Signal>) {
             continue;
         }
         seen = look.clone();
-        match look.and_then(|source| source.config().map_err(line)) {
+        let wanted = look.and_then(|source| source.config().map_err(line));
+        match wanted.and_then(|config| same_discovery(&plane, config)) {
             Ok(config) => {
                 tell_fixed(&in_force, &config.source);
                 in_force = config.source.clone();
@@ -93,6 +94,15 @@ async fn read(source: &Source) -> Look {
     let source = source.clone();
     let read = tokio::task::spawn_blocking(move || source.again()).await;
     read.unwrap_or_else(|error| Err(format!("the files cannot be read: {error}")))
+}
+
+/// Whoever finds the backends was started with the process.
+fn same_discovery(plane: &Plane, config: Config) -> Result<Config, String> {
+    if config.kubernetes == plane.shared.config.kubernetes {
+        Ok(config)
+    } else {
+        Err("--service-discovery and the --k8s flags are in force only after a restart".to_owned())
+    }
 }
 
 fn line(failure: Failure) -> String {

@@ -82,7 +82,7 @@ pub(super) fn read(
     chunk_bytes: usize,
     limit: u64,
     input: impl Read,
-    slot: impl Fn(&str) -> Option<u16>,
+    mut slot: impl FnMut(&str) -> Option<u16>,
 ) -> Result<Restored, String> {
     let mut input = Sum { inner: input.take(limit), hash: Xxh3::new(), bytes: 0 };
     let mut holders: Vec<(u16, Holder)> = Vec::new();

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::plane::Plane;
 use super::state;
@@ -31,7 +32,7 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// Takes in what the last run left. To be called when the backends have their slots.
-pub(super) fn load(plane: &Plane, path: &Path) {
+pub(super) fn load(plane: &Arc<Plane>, path: &Path) {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

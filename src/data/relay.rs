@@ -75,7 +75,8 @@ pub(super) async fn relay(
 ) -> Result<bool, Failure> {
     let mut rest = Rest::new(answer.body, &client.worker.limits);
     let mut head = answer.head;
-    let mut last_read = Instant::now();
+    // The clock is asked for streams alone.
+    let mut last_read = rest.is_stream().then(Instant::now);
     loop {
         let step = rest.take(bytes.filled_mut()).map_err(|bad| match head {
             [] => Failure::Broken(ErrorKind::BadResponse),
@@ -101,10 +102,10 @@ pub(super) async fn relay(
             }
         }
         let more = read(client, upstream, bytes).await?;
-        if let (true, Some(lane)) = (rest.is_stream(), answer.lane) {
+        if let (Some(last_read), Some(lane)) = (&mut last_read, answer.lane) {
             let now = Instant::now();
-            lane.gap.observe(now.duration_since(last_read).as_micros() as u64, &BOUNDS_US);
-            last_read = now;
+            lane.gap.observe(now.duration_since(*last_read).as_micros() as u64, &BOUNDS_US);
+            *last_read = now;
         }
         if !more {
             return match rest {

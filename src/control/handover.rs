@@ -166,8 +166,12 @@ impl Predecessor {
 }
 
 fn settled(plane: &Plane, waited: Duration) -> bool {
-    plane.members().iter().all(|member| {
-        let usable = member.health.state() == State::Up && !member.addresses.is_empty();
-        usable || waited >= SETTLE_LIMIT || waited >= ALL_UP_LIMIT && member.last_error.is_some()
-    })
+    let members = plane.members();
+    let known = members.iter().next().is_some();
+    waited >= SETTLE_LIMIT
+        || known
+            && members.iter().all(|member| {
+                let usable = member.health.state() == State::Up && !member.addresses.is_empty();
+                usable || waited >= ALL_UP_LIMIT && member.last_error.is_some()
+            })
 }

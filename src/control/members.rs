@@ -243,10 +243,6 @@ impl Members {
         self.loaded.last_error = Some(why);
     }
 
-    pub(super) fn slot_of(&self, url: &str) -> Option<u16> {
-        self.list.iter().find(|member| member.name == url).map(|member| member.slot)
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
         self.list.iter()
     }

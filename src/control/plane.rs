@@ -100,33 +100,37 @@ impl Plane {
 
     /// Takes in what another process believed of the same backends. From here on they count as known: an engine that proves
     /// to be another process than the one in the state loses its prefixes, as it would have in that process.
-    ///
-    /// Where backends are discovered, none is known yet: those of the state are, until the first list says otherwise.
     pub(super) fn restore(self: &Arc<Self>, input: impl Read) -> Result<Restored, String> {
-        let mut members = self.members();
-        let discovers = self.shared.config.kubernetes.is_some();
-        let slot = |url: &str| {
-            let slot = members.slot_of(url);
-            if slot.is_some() || !discovers {
-                return slot;
+        let slots = |known: &[Known]| {
+            if self.shared.config.kubernetes.is_some() {
+                self.assume(known);
             }
-            let come = StaticBackend::discovered(BackendUrl::parse(url).ok()?, None);
-            let wanted: Vec<_> = members.iter().map(|member| member.spec.clone()).chain([come]).collect();
-            self.adopt(&mut members, &wanted);
-            members.slot_of(url)
+            let members = self.members();
+            let slot = |url: &str| members.iter().find(|member| member.name == url).map(|member| member.slot);
+            known.iter().map(|known| slot(&known.url)).collect()
         };
         let routing = &self.shared.config.routing;
         // A run takes no more room in a state than in the trie, but for what names its marks.
         let limit = 2 * routing.prefix_memory_bytes as u64 + (1 << 20);
-        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, slot)?;
+        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, slots)?;
+        let mut members = self.members();
         for known in &restored.backends {
             if let Some(member) = members.get_mut(known.slot) {
                 member.answered = true;
                 member.marks.start_s = known.start_s;
             }
         }
-        members.publish(self.shared);
         Ok(restored)
+    }
+
+    /// Until the cluster says which pods there are, they are the ones that another process knew: if it cannot say, better
+    /// these than none.
+    pub(super) fn assume(self: &Arc<Self>, known: &[Known]) {
+        let backend = |known: &Known| Some(StaticBackend::discovered(BackendUrl::parse(&known.url).ok()?, None));
+        let assumed: Vec<_> = known.iter().filter_map(backend).collect();
+        if self.members().iter().next().is_none() {
+            self.set_backends(&assumed);
+        }
     }
 
     /// How a member is asked, by whoever asks it.

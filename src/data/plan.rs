@@ -157,10 +157,10 @@ impl Plan {
         self.model.map_or(0, |_| xxhash_rust::xxh3::xxh3_64(self.snapshot.served(self.model).name.as_bytes()))
     }
 
-    /// The loads of the backends that could serve the request.
-    pub(super) fn loads<'w>(&self, worker: &'w Worker) -> impl Iterator<Item = &'w Load> {
-        let usable = &self.snapshot.served(self.model).usable;
-        usable.iter().map(|&member| worker.shared.fleet.load(self.snapshot.backend(member).slot))
+    /// The loads of the backends that could serve the request, without those in `tried`.
+    pub(super) fn loads<'w>(&self, worker: &'w Worker, tried: &[u16]) -> impl Iterator<Item = &'w Load> {
+        let slots = self.snapshot.served(self.model).usable.iter().map(|&member| self.snapshot.backend(member).slot);
+        slots.filter(|slot| !tried.contains(slot)).map(|slot| worker.shared.fleet.load(slot))
     }
 
     /// Takes the present snapshot, after a wait. False: the model is not served any more.

@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("shared", &["config", "fleet", "metrics", "trie"]),
     ("data", &["config", "http", "prompt", "trie", "route", "fleet", "metrics", "shared"]),
     ("control", &["config", "http", "trie", "route", "fleet", "metrics", "shared"]),
+    ("top", &["config", "metrics"]),
 ];
 
 /// Libraries that one room alone may know, or a file.
@@ -26,7 +27,8 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("tokio", &["control"]),
     ("axum", &["control"]),
     ("hyper", &["control"]),
-    ("serde_json", &["control", "data/explain.rs"]),
+    ("serde_json", &["control", "data/explain.rs", "top"]),
+    ("ratatui", &["top"]),
     ("crossbeam_epoch", &["trie"]),
     ("httparse", &["http"]),
     ("clap", &["config"]),

@@ -71,7 +71,10 @@ impl Plane {
     pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
         let mut members = self.members();
         let generation = members.load(config, self.now_unix_s());
-        self.adopt(&mut members, &config.backends);
+        // Pods are found by their own watch, whatever a file names.
+        if self.shared.config.kubernetes.is_none() && config.kubernetes.is_none() {
+            self.adopt(&mut members, &config.backends);
+        }
         members.publish(self.shared);
         generation
     }

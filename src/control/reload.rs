@@ -111,5 +111,5 @@ fn tell_fixed(before: &Source, after: &Source) {
 fn summary(config: &Config) -> String {
     let backends = config.backends.len();
     let plural = if backends == 1 { "" } else { "s" };
-    format!("{backends} backend{plural}, policy {}", config.routing.policy)
+    format!("{backends} backend{plural}, policy {}", config.routing.policy.as_str())
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::buffer::{Buffer, LARGE};
 use super::client::Client;
 use super::failure::Failure;
+use super::forecast::Watch;
 use super::socket::{Got, Socket};
 use super::splice;
 use crate::http::chunked::{Decoder, LAST_CHUNK, Step, write_size};
@@ -72,10 +73,12 @@ pub(super) async fn relay(
     upstream: &mut Socket,
     bytes: &mut Buffer,
     answer: &Answer<'_>,
+    mut watch: Option<&mut Watch<'_, '_>>,
 ) -> Result<bool, Failure> {
     let mut rest = Rest::new(answer.body, &client.worker.limits);
     let mut head = answer.head;
-    let mut last_read = Instant::now();
+    // The clock is asked for streams alone.
+    let mut last_read = rest.is_stream().then(Instant::now);
     loop {
         let step = rest.take(bytes.filled_mut()).map_err(|bad| match head {
             [] => Failure::Broken(ErrorKind::BadResponse),
@@ -83,6 +86,9 @@ pub(super) async fn relay(
         })?;
         if step.payload > 0 || step.done || !head.is_empty() {
             send(client, head, &bytes.filled()[..step.payload], answer.chunked, step.done).await?;
+            if let Some(watch) = &mut watch {
+                watch.payload(&client.worker, &bytes.filled()[..step.payload]);
+            }
             if let Some(lane) = answer.lane {
                 lane.response_bytes.add(step.payload as u64);
             }
@@ -101,10 +107,10 @@ pub(super) async fn relay(
             }
         }
         let more = read(client, upstream, bytes).await?;
-        if let (true, Some(lane)) = (rest.is_stream(), answer.lane) {
+        if let (Some(last_read), Some(lane)) = (&mut last_read, answer.lane) {
             let now = Instant::now();
-            lane.gap.observe(now.duration_since(last_read).as_micros() as u64, &BOUNDS_US);
-            last_read = now;
+            lane.gap.observe(now.duration_since(*last_read).as_micros() as u64, &BOUNDS_US);
+            *last_read = now;
         }
         if !more {
             return match rest {

@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use monoio::net::TcpStream;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use rustix::pipe::{SpliceFlags, splice};
 use socket2::SockRef;
 
@@ -113,29 +114,22 @@ impl Socket {
             return Ok(Got::Wait);
         }
         self.reads.set(self.reads.get() + 1);
-        loop {
-            return match (&*SockRef::from(&self.fd())).read(into) {
-                Ok(0) => Ok(Got::End),
-                Ok(n) => {
-                    self.drained.set(n < into.len());
-                    Ok(Got::Bytes(n))
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Got::Wait),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Err(e),
-            };
+        let room = into.len();
+        match now(|| recv(self.fd(), &mut *into, RecvFlags::empty()))? {
+            Some((_, 0)) => Ok(Got::End),
+            Some((_, n)) => {
+                self.drained.set(n < room);
+                Ok(Got::Bytes(n))
+            }
+            None => Ok(Got::Wait),
         }
     }
 
     /// Writes what the kernel takes, without waiting. `None`: it takes nothing now.
     pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        loop {
-            return match (&*SockRef::from(&self.fd())).write_vectored(parts) {
-                Ok(n) => Ok(Some(n)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Err(e),
-            };
+        match parts {
+            [part] => now(|| send(self.fd(), part, SendFlags::NOSIGNAL)),
+            _ => now(|| sendmsg(self.fd(), parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)),
         }
     }
 
@@ -175,12 +169,10 @@ impl Socket {
 
     /// Looks at what a read would bring, without taking it.
     pub(super) fn peek(&self) -> io::Result<Got> {
-        let mut byte = [std::mem::MaybeUninit::uninit(); 1];
-        match SockRef::from(&self.fd()).peek(&mut byte) {
-            Ok(0) => Ok(Got::End),
-            Ok(n) => Ok(Got::Bytes(n)),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(Got::Wait),
-            Err(e) => Err(e),
+        match now(|| recv(self.fd(), &mut [0_u8; 1], RecvFlags::PEEK))? {
+            Some((_, 0)) => Ok(Got::End),
+            Some((_, n)) => Ok(Got::Bytes(n)),
+            None => Ok(Got::Wait),
         }
     }
 
@@ -254,16 +246,23 @@ impl Socket {
     }
 }
 
-/// Splices without waiting. `None`: it would have to wait.
-fn splice_now(from: BorrowedFd<'_>, to: BorrowedFd<'_>, most: usize) -> io::Result<Option<usize>> {
+/// Makes a call that does not wait. `None`: it would have to.
+///
+/// The calls are the kernel's own: the C library makes each a cancellation point, which costs as much as a small copy.
+fn now<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<Option<T>> {
     loop {
-        return match splice(from, None, to, None, most, SpliceFlags::NONBLOCK | SpliceFlags::MOVE) {
-            Ok(n) => Ok(Some(n)),
+        return match call() {
+            Ok(value) => Ok(Some(value)),
             Err(Errno::AGAIN) => Ok(None),
             Err(Errno::INTR) => continue,
             Err(error) => Err(error.into()),
         };
     }
+}
+
+/// Splices without waiting. `None`: it would have to wait.
+fn splice_now(from: BorrowedFd<'_>, to: BorrowedFd<'_>, most: usize) -> io::Result<Option<usize>> {
+    now(|| splice(from, None, to, None, most, SpliceFlags::NONBLOCK | SpliceFlags::MOVE))
 }
 
 /// Nothing is wrong with the peer: there is no descriptor or memory left here.

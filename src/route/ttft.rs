@@ -9,7 +9,7 @@
 //! s = 1 + (a·n + c·kv) / (t0 + a·T)                how much n decoding answers slow a pass down
 //! ttft  = (W + w)·s                                W: seconds of work that wait before it
 //! price = idle + load·ρ/(1 − ρ)                    ρ: share of its time that the backend has spent on prompts lately
-//! score = ttft·(1 + fair/cold) + w·price + company
+//! score = ttft·(1 + fair/cold) + w·price + company + 1.5 s·(ρ − mean ρ)
 //! ```
 //!
 //! **Price.** A second of work on a backend that is busy a share ρ of its time delays those who come to it by about
@@ -17,8 +17,10 @@
 //! the backend's own, a backend that draws too much (a prefix that all prompts share) becomes dear until the prefix has
 //! spread. **Fairness.** A short prompt is slowed down more by the same wait; `cold` is what its work would be on an idle
 //! backend that holds nothing. **Company.** The seconds by which its own decoding and the others' will hold each other up.
+//! **Ahead.** A backend that has had more work than the mean of late stands back a little: among idle backends nothing else
+//! would keep all prompts with a common beginning from following the first.
 //!
-//! Must not know: where the figures come from, who learns them. `docs/decisions/0020` says what was tried.
+//! Must not know: where the figures come from, who learns them. `docs/decisions/0030` says what was tried.
 
 use super::{Reason, mix};
 
@@ -97,6 +99,9 @@ pub struct Expected {
     pub ttft_s: f64,
 }
 
+/// What it costs, in seconds of waiting, to be busy all the time while the others are idle.
+const AHEAD_S: f64 = 1.5;
+
 /// Scores that are closer than this are equal.
 const EQUAL_S: f64 = 1e-6;
 
@@ -104,6 +109,7 @@ const EQUAL_S: f64 = 1e-6;
 pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &Price, random: u64) -> Option<Expected> {
     let fairness = 1.0 + price.fair_s / speed.work_s(prompt_tokens, 0.0);
     let mut best: Option<Expected> = None;
+    let mean_busy = outlooks.iter().map(|outlook| outlook.busy).sum::<f64>() / outlooks.len().max(1) as f64;
     let (mut best_score, mut equals, mut most_held) = (f64::INFINITY, 0, 0.0_f64);
     for (index, outlook) in outlooks.iter().enumerate() {
         most_held = most_held.max(outlook.held_tokens);
@@ -116,7 +122,8 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
         let work_price = price.idle + price.load * busy / (1.0 - busy);
         let pace_s = 2.0 * speed.token_s * decoding + speed.kv_token_s * (kv_tokens + decoding * prompt_tokens);
         let company_s = price.answer_tokens * pace_s * outlook.factor;
-        let score = ttft_s * fairness + corrected_s * work_price + company_s;
+        let ahead_s = (outlook.busy - mean_busy) * AHEAD_S;
+        let score = ttft_s * fairness + corrected_s * work_price + company_s + ahead_s;
         if score > best_score + EQUAL_S {
             continue;
         }

@@ -41,17 +41,29 @@ fn refuse(line: &str) -> ExitCode {
 }
 
 fn start(mut config: Config) -> Result<(Control, &'static Shared), String> {
+    // First of all: nothing may be opened before the descriptors that were passed on are taken.
+    let inherited = data::inherited(config.workers)?;
+    if let Some(path) = &config.state_file {
+        control::check_state_file(path)?;
+    }
     let descriptors = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);
     let fewer_connections = data::fit(&mut config, descriptors);
     let (driver, why_not_uring) = data::pick(config.io, config.workers)?;
     let trie =
         Trie::new(&trie::Options { memory_bytes: config.routing.prefix_memory_bytes, slots: config::MAX_BACKENDS })
             .map_err(|error| format!("--prefix-memory: {error}"))?;
-    let listeners = data::listen(&config.listen, config.workers)?;
+    let takes_over = std::env::var_os(config::HANDOVER_VARIABLE).is_some();
+    let listeners = match inherited {
+        Some(listeners) => listeners,
+        None => data::listen(&config.listen, config.workers)?,
+    };
     let (control, socket) =
         Control::bind().map_err(|error| format!("the control plane's socket cannot be made: {error}"))?;
     let shown = listeners.shown.clone();
-    let shared: &'static Shared = Box::leak(Box::new(Shared::new(config, trie, socket, driver.as_str())));
+    let heirlooms =
+        listeners.duplicate().map_err(|error| format!("the listening sockets cannot be duplicated: {error}"))?;
+    let shared = Shared::new(config, trie, socket, driver.as_str());
+    let shared: &'static Shared = Box::leak(Box::new(if takes_over { shared.starting() } else { shared }));
     data::start(shared, listeners, driver)?;
     if let Some(why) = why_not_uring {
         tracing::warn!("running on epoll: {why}");
@@ -60,7 +72,7 @@ fn start(mut config: Config) -> Result<(Control, &'static Shared), String> {
         tracing::warn!("{line}");
     }
     tracing::info!("trieway {} listening on {shown}: {}", env!("CARGO_PKG_VERSION"), summary(&shared.config, driver));
-    Ok((control, shared))
+    Ok((control.with_listeners(heirlooms), shared))
 }
 
 /// The start line's facts: workers, io mode, backends, policy.

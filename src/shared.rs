@@ -33,8 +33,12 @@ pub struct Shared {
 /// What the process is doing; it only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
+    /// It takes over from another process, which still serves: it accepts nothing yet.
+    Starting,
     Running,
-    /// No new connections; running requests finish.
+    /// Another process has taken over. No new connections; each open one is served once more, and told to close.
+    Leaving,
+    /// No new connections; running requests finish, connections that wait for the next one are closed.
     Draining,
 }
 
@@ -63,10 +67,19 @@ impl Shared {
     }
 
     pub fn phase(&self) -> Phase {
-        if self.phase.load(Ordering::Acquire) == Phase::Running as u8 { Phase::Running } else { Phase::Draining }
+        const PHASES: [Phase; 4] = [Phase::Starting, Phase::Running, Phase::Leaving, Phase::Draining];
+        PHASES[usize::from(self.phase.load(Ordering::Acquire))]
     }
 
-    pub fn drain(&self) {
-        self.phase.store(Phase::Draining as u8, Ordering::Release);
+    /// The process begins in [`Phase::Starting`] instead.
+    #[must_use]
+    pub fn starting(mut self) -> Self {
+        self.phase = AtomicU8::new(Phase::Starting as u8);
+        self
+    }
+
+    /// Moves on to `phase`, unless it is further already.
+    pub fn advance(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
     }
 }

@@ -209,6 +209,9 @@ fn the_holder_of_a_prefix_is_passed_over_while_it_is_at_its_limit() {
     gates.iter().for_each(|gate| gate.release(1));
     assert_eq!(send(&router, &prompt).response().status, 200);
     let holder = usize::from(origins[1].count() == 1);
+    // The client has the answer a moment before the router has counted its end.
+    let in_flight = format!("trieway_in_flight_requests{{server=\"{}\"}}", urls[holder]);
+    eventually("the holder is free", || router.metric(&in_flight) == 0.0);
     // The other one's ticket stays; the holder's is used up.
     let mut running = send(&router, &prompt);
     eventually("the holder has it", || origins[holder].count() == 2);

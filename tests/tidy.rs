@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const OWNERS: &[(&str, &[&str])] = &[
     ("monoio", &["data"]),
     ("io_uring", &["data"]),
-    ("socket2", &["data"]),
+    ("socket2", &["data", "control"]),
     ("tokio", &["control"]),
     ("axum", &["control"]),
     ("hyper", &["control"]),
@@ -30,11 +30,12 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("crossbeam_epoch", &["trie"]),
     ("httparse", &["http"]),
     ("clap", &["config"]),
+    ("serde_saphyr", &["config"]),
     ("arc_swap", &["fleet"]),
 ];
 
 /// The only files that may hold `unsafe`.
-const UNSAFE: &[&str] = &["data/deadline.rs", "data/socket.rs", "trie/node.rs", "trie/table.rs"];
+const UNSAFE: &[&str] = &["data/deadline.rs", "data/inherit.rs", "data/socket.rs", "trie/node.rs", "trie/table.rs"];
 
 /// Lines; a file that grows beyond has two jobs.
 const LONGEST_FILE: usize = 500;
@@ -153,5 +154,79 @@ fn the_readme_names_every_flag() {
     for arg in trieway::config::command().get_arguments() {
         let flag = format!("`--{}", arg.get_long().expect("long name"));
         assert!(readme.contains(&flag), "README.md does not name {flag}`");
+    }
+}
+
+/// Snake-case literals of the code that answers with errors, which are no error's `code`.
+const NO_CODES: &[&str] = &[
+    "authentication_error",
+    "invalid_request_error",
+    "not_found_error",
+    "rate_limit_error",
+    "server_error",
+    "timeout_error",
+];
+
+/// The string literals in code, as they are written.
+fn literals(code: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), code);
+    while let Some((_, after)) = rest.split_once('"') {
+        let bytes = after.as_bytes();
+        let end = (0..bytes.len()).find(|&at| bytes[at] == b'"' && (at == 0 || bytes[at - 1] != b'\\'));
+        let Some(end) = end else { break };
+        found.push(&after[..end]);
+        rest = &after[end + 1..];
+    }
+    found
+}
+
+fn operations() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/OPERATIONS.md")).expect("OPERATIONS.md")
+}
+
+#[test]
+fn the_operations_page_names_every_error_code() {
+    let page = operations();
+    let mut codes = 0;
+    for (below, room, code) in rooms() {
+        if room != "data" && below != "http/fault.rs" && below != "http/chunked.rs" {
+            continue;
+        }
+        let word = |text: &&str| {
+            text.contains('_') && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        };
+        for literal in literals(&code).into_iter().filter(word).filter(|word| !NO_CODES.contains(word)) {
+            assert!(
+                page.contains(&format!("`{literal}`")),
+                "docs/OPERATIONS.md does not name the code {literal} of src/{below}"
+            );
+            codes += 1;
+        }
+    }
+    assert!(codes > 40, "{codes} codes: this test looks in the wrong places");
+}
+
+#[test]
+fn the_operations_page_has_every_line_that_asks_for_somebody() {
+    let page = operations();
+    let main = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/main.rs")).expect("main.rs");
+    let main = ("main.rs".to_owned(), "main".to_owned(), main);
+    let mut lines = 0;
+    for (below, _, code) in rooms().into_iter().chain([main]) {
+        for (at, _) in code.match_indices("tracing::warn!(").chain(code.match_indices("tracing::error!(")) {
+            let Some(text) = literals(&code[at..]).into_iter().next() else { continue };
+            // What stands between the values; the longest piece tells the line.
+            let pieces = text.split('{').map(|piece| piece.split_once('}').map_or(piece, |(_, fixed)| fixed));
+            let piece = pieces.max_by_key(|piece| piece.len()).unwrap_or_default();
+            let piece = piece.trim_matches(|c: char| !c.is_alphanumeric());
+            if !piece.is_empty() {
+                assert!(page.contains(piece), "docs/OPERATIONS.md has no line with '{piece}' (src/{below})");
+                lines += 1;
+            }
+        }
+    }
+    assert!(lines > 10, "{lines} lines: this test looks in the wrong places");
+    for kind in trieway::metrics::shard::ErrorKind::ALL {
+        assert!(page.contains(&format!("`{}`", kind.as_str())), "docs/OPERATIONS.md does not name {}", kind.as_str());
     }
 }

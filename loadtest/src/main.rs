@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use trieway_loadtest::{compare, engine, load};
+use trieway_loadtest::{compare, engine, events, load, plot};
 
 #[derive(Parser)]
 #[command(name = "trieway-loadtest", version, about = "Fake LLM engines and load for trying out LLM routers")]
@@ -18,15 +18,21 @@ enum Tool {
     Engine(engine::Options),
     /// Replay conversations against a server and report latency, cache hits and errors
     Load(load::Options),
+    /// Stream stamped events through a proxy, and see what it does to each
+    Events(events::Options),
     /// Print reports of `load` side by side
     Compare(compare::Options),
+    /// Print the figures of scripts/bench as SVG
+    Plot(plot::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().tool {
         Tool::Engine(options) => engine::run(options),
         Tool::Load(options) => load::run(&options),
+        Tool::Events(options) => events::run(&options),
         Tool::Compare(options) => compare::run(&options),
+        Tool::Plot(options) => plot::run(&options),
     };
     match outcome {
         Ok(code) => code,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use super::{IoMode, LogFormat, LogLevel, Policy, parse_size};
+use super::{IoMode, LogFormat, LogLevel, Policy, SpliceMode, parse_size};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -16,9 +16,25 @@ use super::{IoMode, LogFormat, LogLevel, Policy, parse_size};
     long_about = "A prefix-aware router for LLM inference: sends each conversation to the engine that already holds its prefix \
                   in the KV cache, and everything else to the least busy one.",
     after_help = "Every flag is also an environment variable: TRIEWAY_ and the flag's name in capitals, such as TRIEWAY_STATIC_BACKENDS. \
-                  The command line wins over the environment."
+                  The command line wins over the environment, and that over the file of --config."
 )]
 pub(super) struct Args {
+    /// YAML or JSON file with flags as keys; the environment and the command line win over it. Read again on SIGHUP
+    #[arg(long, env = "TRIEWAY_CONFIG", help_heading = "Configuration files", value_name = "PATH")]
+    pub(super) config: Option<PathBuf>,
+    /// The same, but it wins over everything else and is watched: backends and routing change without a restart
+    #[arg(
+        long,
+        env = "TRIEWAY_DYNAMIC_CONFIG_YAML",
+        help_heading = "Configuration files",
+        value_name = "PATH",
+        conflicts_with = "dynamic_config_json"
+    )]
+    pub(super) dynamic_config_yaml: Option<PathBuf>,
+    /// The same in JSON
+    #[arg(long, env = "TRIEWAY_DYNAMIC_CONFIG_JSON", help_heading = "Configuration files", value_name = "PATH")]
+    pub(super) dynamic_config_json: Option<PathBuf>,
+
     /// Address to listen on
     #[arg(long, env = "TRIEWAY_HOST", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_parser = host, help_heading = "Listening", value_name = "ADDRESS")]
     pub(super) host: IpAddr,
@@ -35,7 +51,7 @@ pub(super) struct Args {
     #[arg(long, env = "TRIEWAY_API_KEY", hide_env_values = true, help_heading = "Listening", value_name = "KEY")]
     pub(super) api_key: Option<String>,
 
-    /// How backends are found
+    /// How backends are found: static (by --static-backends) or k8s (ready pods; in builds with Kubernetes support)
     #[arg(long, env = "TRIEWAY_SERVICE_DISCOVERY", default_value = "static", value_parser = ["static", "k8s"], hide_possible_values = true, help_heading = "Backends")]
     pub(super) service_discovery: String,
     /// Backends: http://host:port[/base], separated by commas
@@ -48,6 +64,35 @@ pub(super) struct Args {
         value_name = "URL,…"
     )]
     pub(super) static_backends: String,
+    /// Namespace of the pods that are backends
+    #[arg(
+        long,
+        env = "TRIEWAY_K8S_NAMESPACE",
+        default_value = "default",
+        help_heading = "Kubernetes",
+        value_name = "NAME"
+    )]
+    pub(super) k8s_namespace: String,
+    /// Labels of the pods that are backends; left out: all pods of the namespace
+    #[arg(
+        long,
+        env = "TRIEWAY_K8S_LABEL_SELECTOR",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Kubernetes",
+        value_name = "KEY=VALUE,…"
+    )]
+    pub(super) k8s_label_selector: String,
+    /// Port on which the engines listen in their pods
+    #[arg(long, env = "TRIEWAY_K8S_PORT", default_value_t = 8000, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Kubernetes", value_name = "PORT")]
+    pub(super) k8s_port: u16,
+    /// Seconds after which the watch is begun anew, at most 290; 0: 290
+    #[arg(long, env = "TRIEWAY_K8S_WATCHER_TIMEOUT_SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=290), help_heading = "Kubernetes", value_name = "SECONDS")]
+    pub(super) k8s_watcher_timeout_seconds: u32,
+    /// What a backend is: pod-ip, each pod at its own address
+    #[arg(long, env = "TRIEWAY_K8S_SERVICE_DISCOVERY_TYPE", default_value = "pod-ip", value_parser = ["pod-ip", "service-name"], hide_possible_values = true, help_heading = "Kubernetes", value_name = "TYPE")]
+    pub(super) k8s_service_discovery_type: String,
+
     /// Models, one a backend, separated by commas; left out: asked from each backend's /v1/models
     #[arg(
         long,
@@ -88,6 +133,16 @@ pub(super) struct Args {
         value_name = "LABEL,…"
     )]
     pub(super) static_model_labels: String,
+    /// Those of the backends that get no more requests, while those that run there end
+    #[arg(
+        long,
+        env = "TRIEWAY_DRAIN_BACKENDS",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Backends",
+        value_name = "URL,…"
+    )]
+    pub(super) drain_backends: String,
     /// Accepted for the production stack's start line; no effect without disaggregated prefill
     #[arg(
         long,
@@ -130,7 +185,12 @@ pub(super) struct Args {
     )]
     pub(super) static_backend_health_checks: bool,
     /// Do not probe the backends: a backend that refuses connections is tried again by requests
-    #[arg(long, env = "TRIEWAY_NO_STATIC_BACKEND_HEALTH_CHECKS", help_heading = "Health checks")]
+    #[arg(
+        long,
+        env = "TRIEWAY_NO_STATIC_BACKEND_HEALTH_CHECKS",
+        default_value_if("static_backend_health_checks", "true", "false"),
+        help_heading = "Health checks"
+    )]
     pub(super) no_static_backend_health_checks: bool,
     /// Seconds between two probes of a backend
     #[arg(long, env = "TRIEWAY_STATIC_BACKEND_HEALTH_CHECK_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Health checks", value_name = "SECONDS")]
@@ -138,6 +198,10 @@ pub(super) struct Args {
     /// Seconds that a probe may take
     #[arg(long, alias = "backend-health-check-timeout-seconds", env = "TRIEWAY_STATIC_BACKEND_HEALTH_CHECK_TIMEOUT_SECONDS", default_value = "2", value_parser = seconds, help_heading = "Health checks", value_name = "SECONDS")]
     pub(super) static_backend_health_check_timeout_seconds: Duration,
+
+    /// Seconds in which the share of a backend that came back, or came, grows from little to all; 0: it gets all at once
+    #[arg(long, env = "TRIEWAY_SLOW_START_SECONDS", default_value = "0", value_parser = seconds_or_none, help_heading = "Health checks", value_name = "SECONDS")]
+    pub(super) slow_start_seconds: Duration,
 
     /// How a backend is chosen
     #[arg(long, env = "TRIEWAY_ROUTING_LOGIC", value_enum, default_value_t = Policy::Prefixaware, help_heading = "Routing", value_name = "POLICY")]
@@ -163,6 +227,9 @@ pub(super) struct Args {
     /// Hard bound on the trie's memory
     #[arg(long, env = "TRIEWAY_PREFIX_MEMORY", default_value = "512MiB", value_parser = parse_size, help_heading = "Routing", value_name = "SIZE")]
     pub(super) prefix_memory: usize,
+    /// File that keeps the trie from one run to the next: written when the router has drained, read when it starts
+    #[arg(long, env = "TRIEWAY_STATE_FILE", help_heading = "Routing", value_name = "PATH")]
+    pub(super) state_file: Option<PathBuf>,
     /// Header, or top-level key of the body, that names a session
     #[arg(long, env = "TRIEWAY_SESSION_KEY", help_heading = "Routing", value_name = "NAME")]
     pub(super) session_key: Option<String>,
@@ -268,6 +335,12 @@ pub(super) struct Args {
     /// How workers wait for sockets
     #[arg(long, env = "TRIEWAY_IO", value_enum, default_value_t = IoMode::Auto, help_heading = "Workers", value_name = "MODE")]
     pub(super) io: IoMode,
+    /// CPUs that workers are bound to: auto (one each, when there are as many workers as CPUs), none, or a list such as 0,2-3
+    #[arg(long, env = "TRIEWAY_PIN", default_value = "auto", help_heading = "Workers", value_name = "CPUS")]
+    pub(super) pin: String,
+    /// Whether large answers of known length go from socket to socket without a copy
+    #[arg(long, env = "TRIEWAY_SPLICE", value_enum, default_value_t = SpliceMode::Auto, help_heading = "Workers", value_name = "MODE")]
+    pub(super) splice: SpliceMode,
 
     /// Seconds between two readings of the engines' /metrics
     #[arg(long, env = "TRIEWAY_ENGINE_STATS_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Observing", value_name = "SECONDS")]
@@ -296,6 +369,11 @@ fn host(text: &str) -> Result<IpAddr, String> {
         return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
     bare.parse().map_err(|_| "write an IPv4 or IPv6 address, such as 0.0.0.0, 127.0.0.1 or ::".to_owned())
+}
+
+/// The same, or 0.
+fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    if text.parse() == Ok(0.0) { Ok(Duration::ZERO) } else { seconds(text) }
 }
 
 /// Seconds, whole or with a fraction, more than zero and at most a day.

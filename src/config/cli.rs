@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use clap::{CommandFactory, FromArgMatches};
 
 use super::args::Args;
+use super::source::Source;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Listen, Log, MAX_BACKENDS, ModelType, Overload, Policy, Routing, Secret, StaticBackend,
-    Times, Ttft, unsupported,
+    Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Overload, Pin, Policy, Routing, Secret,
+    StaticBackend, Times, Ttft, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -33,7 +34,8 @@ pub fn command() -> clap::Command {
     Args::command().mut_args(|arg| arg.hide_env(true))
 }
 
-/// The configuration that these arguments (the first is the program's name) and the environment ask for.
+/// The configuration that these arguments (the first is the program's name), the environment and the files that they name
+/// ask for.
 ///
 /// # Errors
 /// [`Failure`]: help or version text, or the one line that says what is wrong.
@@ -41,7 +43,12 @@ pub fn from_args(args: &[String]) -> Result<Config, Failure> {
     if let Some(line) = unsupported::find(args.iter().skip(1).map(String::as_str)) {
         return Err(Failure::Refuse(line));
     }
-    let matches = command().try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
+    Source::read(args).map_err(Failure::Refuse)?.config()
+}
+
+/// The configuration that `args` ask for, with the defaults of this command.
+pub(super) fn from_command(command: clap::Command, args: &[String]) -> Result<Config, Failure> {
+    let matches = command.try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
     let args = Args::from_arg_matches(&matches).map_err(|error| clap_failure(&error))?;
     config(args).map_err(Failure::Refuse)
 }
@@ -67,13 +74,8 @@ fn clap_failure(error: &clap::Error) -> Failure {
 }
 
 fn config(args: Args) -> Result<Config, String> {
-    if args.service_discovery != "static" {
-        return Err(format!(
-            "--service-discovery {} is not supported: name the backends by --static-backends",
-            args.service_discovery
-        ));
-    }
-    let backends = backends(&args)?;
+    let kubernetes = kubernetes(&args)?;
+    let backends = if kubernetes.is_some() { Vec::new() } else { backends(&args)? };
     let models: HashSet<&str> = backends.iter().flat_map(|b| b.models.iter().map(String::as_str)).collect();
     let aliases = aliases(&args.static_aliases, &models)?;
     if args.routing_logic == Policy::Session && args.session_key.is_none() {
@@ -91,19 +93,23 @@ fn config(args: Args) -> Result<Config, String> {
     range("--max-head-size", args.max_head_size, 1024, 16 << 20)?;
     range("--max-body-size", args.max_body_size, 1024, 1 << 40)?;
     range("--max-connections", args.max_connections, 1, 16 << 20)?;
-    let workers = args.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    range("--workers", workers, 1, MAX_WORKERS)?;
+    let pin = pin(&args.pin)?;
+    let workers = workers(args.workers, &pin)?;
     Ok(Config {
         listen: args.uds.map_or(Listen::Tcp { host: args.host, port: args.port }, Listen::Unix),
         root_path: root_path(&args.root_path)?,
         workers,
         io: args.io,
+        splice: args.splice,
+        pin,
         backends,
+        kubernetes,
         aliases,
         health: (!args.no_static_backend_health_checks).then_some(HealthChecks {
             interval: args.static_backend_health_check_interval,
             timeout: args.static_backend_health_check_timeout_seconds,
         }),
+        slow_start: args.slow_start_seconds,
         routing: Routing {
             policy: args.routing_logic,
             prefix_min_match_bytes: args.prefix_min_match_length,
@@ -150,13 +156,41 @@ fn config(args: Args) -> Result<Config, String> {
         preserve_host: args.preserve_host,
         api_key: key("--api-key", args.api_key)?,
         backend_api_key: key("--backend-api-key", args.backend_api_key)?,
+        state_file: args.state_file,
         log: Log {
             level: args.log_level,
             format: args.log_format,
             requests: args.log_requests,
             stats_interval: args.log_stats.then_some(args.log_stats_interval),
         },
+        source: Source::default(),
     })
+}
+
+fn kubernetes(args: &Args) -> Result<Option<Kubernetes>, String> {
+    if args.service_discovery == "static" {
+        return Ok(None);
+    }
+    let refuse = |what: &str| Err(format!("--service-discovery {}: {what}", args.service_discovery));
+    if !cfg!(feature = "kubernetes") {
+        return refuse(
+            "this program was built without Kubernetes support; build it with --features kubernetes, or name the backends by --static-backends",
+        );
+    }
+    if !args.static_backends.is_empty() || !args.static_models.is_empty() {
+        return refuse(
+            "the pods are the backends, each with the models that it serves; leave out --static-backends and --static-models",
+        );
+    }
+    if args.k8s_service_discovery_type == "service-name" {
+        return Err("--k8s-service-discovery-type service-name is not supported: a service hides which pod holds a prefix; use pod-ip".to_owned());
+    }
+    Ok(Some(Kubernetes {
+        namespace: args.k8s_namespace.clone(),
+        label_selector: args.k8s_label_selector.clone(),
+        port: args.k8s_port,
+        watch_timeout_s: (args.k8s_watcher_timeout_seconds > 0).then_some(args.k8s_watcher_timeout_seconds),
+    }))
 }
 
 fn backends(args: &Args) -> Result<Vec<StaticBackend>, String> {
@@ -173,23 +207,34 @@ fn backends(args: &Args) -> Result<Vec<StaticBackend>, String> {
     let models = one_each("--static-models", &args.static_models, urls.len())?;
     let types = one_each("--static-model-types", &args.static_model_types, urls.len())?;
     let labels = one_each("--static-model-labels", &args.static_model_labels, urls.len())?;
+    let draining = list(&args.drain_backends)
+        .into_iter()
+        .map(|text| BackendUrl::parse(text).map_err(|error| format!("--drain-backends: {error}")))
+        .collect::<Result<HashSet<_>, _>>()?;
     let mut seen = HashSet::new();
-    urls.iter()
+    let backends: Vec<_> = urls
+        .iter()
         .enumerate()
         .map(|(i, text)| {
             let url = BackendUrl::parse(text).map_err(|error| format!("--static-backends: {error}"))?;
             if !seen.insert(url.clone()) {
                 return Err(format!("--static-backends names {url} twice"));
             }
+            let draining = draining.contains(&url);
             let model_type = types.as_ref().map(|t| model_type(t[i])).transpose()?;
             Ok(StaticBackend {
                 url,
                 models: models.iter().map(|m| m[i].to_owned()).collect(),
                 model_type,
                 label: labels.as_ref().map(|l| l[i].to_owned()),
+                draining,
             })
         })
-        .collect()
+        .collect::<Result<_, String>>()?;
+    match draining.iter().find(|url| !seen.contains(url)) {
+        Some(url) => Err(format!("--drain-backends: {url} is not one of --static-backends")),
+        None => Ok(backends),
+    }
 }
 
 fn model_type(text: &str) -> Result<ModelType, String> {
@@ -246,6 +291,37 @@ fn root_path(text: &str) -> Result<String, String> {
         ));
     }
     Ok(path.to_owned())
+}
+
+/// As many as were asked for; else one a CPU of `--pin`; else one a CPU.
+fn workers(asked: Option<usize>, pin: &Pin) -> Result<usize, String> {
+    let cpus = if let Pin::Cpus(cpus) = pin { Some(cpus.len()) } else { None };
+    let workers = asked.or(cpus).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    range("--workers", workers, 1, MAX_WORKERS)?;
+    match cpus {
+        Some(cpus) if cpus != workers => {
+            Err(format!("--pin names {cpus} CPUs for {workers} workers: name one a worker, or leave --workers out"))
+        }
+        _ => Ok(workers),
+    }
+}
+
+/// `auto`, `none`, or CPUs and ranges of them: `0,2-3`.
+fn pin(text: &str) -> Result<Pin, String> {
+    match text {
+        "auto" => return Ok(Pin::Auto),
+        "none" => return Ok(Pin::None),
+        _ => {}
+    }
+    let wrong = || format!("--pin '{text}' is not auto, none or a list of CPUs such as 0,2-3");
+    let cpu = |text: &str| text.trim().parse::<usize>().ok().filter(|&cpu| cpu < MAX_WORKERS).ok_or_else(wrong);
+    let mut cpus = Vec::new();
+    for item in list(text) {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        cpus.extend(cpu(first)?..=cpu(last)?);
+    }
+    let distinct: HashSet<_> = cpus.iter().collect();
+    if cpus.is_empty() || distinct.len() != cpus.len() { Err(wrong()) } else { Ok(Pin::Cpus(cpus)) }
 }
 
 fn key(flag: &str, key: Option<String>) -> Result<Option<Secret>, String> {
@@ -332,10 +408,15 @@ mod tests {
             (&format!("{b} --port 70000"), "70000"),
             (&format!("{b} --host example.com"), "example.com"),
             (&format!("{b} --workers 0"), "--workers 0"),
+            (&format!("{b} --pin 0,x"), "--pin '0,x'"),
+            (&format!("{b} --pin 3-1"), "--pin '3-1'"),
+            (&format!("{b} --pin 0,0-1"), "--pin '0,0-1'"),
+            (&format!("{b} --pin 0,1 --workers 3"), "--pin names 2 CPUs"),
             (&format!("{b} --connect-timeout-seconds 0"), "--connect-timeout-seconds"),
             (&format!("{b} --root-path v1"), "--root-path 'v1'"),
             (&format!("{b} --service-discovery k8s"), "--service-discovery k8s"),
             (&format!("{b} --callbacks mod.handler"), "--callbacks is not supported"),
+            (&format!("{b} --drain-backends http://a:2"), "http://a:2 is not one of"),
             (&format!("{b} --sentry-dsn=x"), "--sentry-dsn is not supported"),
             (&format!("{b} --no-such-flag"), "--no-such-flag"),
         ] {
@@ -343,6 +424,13 @@ mod tests {
             assert!(error.contains(names), "{line}: {error}");
             assert_eq!(error.lines().count(), 1, "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn workers_follow_the_cpus_that_are_named() {
+        let config = read("--static-backends http://a:1 --pin 4,0-2").expect("valid");
+        assert_eq!((config.pin, config.workers), (Pin::Cpus(vec![4, 0, 1, 2]), 4));
+        assert_eq!(read("--static-backends http://a:1").expect("valid").pin, Pin::Auto);
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Configuration: the only room that knows flags, environment variables and defaults.
+//! Configuration: the only room that knows flags, environment variables, files and defaults.
 //!
-//! `cli` turns the command line and the environment into a validated, plain [`Config`]; everything else reads that. A
-//! value that is here has been checked: no other room validates configuration or knows a default.
+//! `source` merges the command line, the environment and the files (`file`), `cli` turns that into a validated, plain
+//! [`Config`]; everything else reads that. A value that is here has been checked: no other room validates configuration or
+//! knows a default.
 
 mod args;
 mod cli;
+mod file;
 mod size;
+mod source;
 mod unsupported;
 mod url;
 
@@ -15,10 +18,15 @@ use std::time::Duration;
 
 pub use cli::{Failure, command, from_args};
 pub use size::parse_size;
+pub use source::Source;
 pub use url::{BackendUrl, UrlError};
 
 /// How many backends the router can know at a time.
 pub const MAX_BACKENDS: usize = 512;
+
+/// A router that hands over names its listening sockets in this variable, for the process that takes over; that one's
+/// standard input is then the stream between the two.
+pub const HANDOVER_VARIABLE: &str = "TRIEWAY_HANDOVER";
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -27,10 +35,17 @@ pub struct Config {
     pub root_path: String,
     pub workers: usize,
     pub io: IoMode,
+    pub splice: SpliceMode,
+    pub pin: Pin,
+    /// Empty when they are discovered.
     pub backends: Vec<StaticBackend>,
+    /// Where backends are discovered, if they are.
+    pub kubernetes: Option<Kubernetes>,
     /// Alias → model.
     pub aliases: Vec<(String, String)>,
     pub health: Option<HealthChecks>,
+    /// How long a backend's share grows once it is back; zero: not at all.
+    pub slow_start: Duration,
     pub routing: Routing,
     pub request_stats_window: Duration,
     pub engine_stats_interval: Duration,
@@ -45,6 +60,10 @@ pub struct Config {
     pub api_key: Option<Secret>,
     pub backend_api_key: Option<Secret>,
     pub log: Log,
+    /// From where it can be read again.
+    pub source: Source,
+    /// Where the trie's beliefs are kept from one run to the next.
+    pub state_file: Option<PathBuf>,
 }
 
 /// A value that must not be printed: `Debug` hides it.
@@ -72,6 +91,36 @@ pub enum IoMode {
     Epoll,
 }
 
+/// Which pods are backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kubernetes {
+    pub namespace: String,
+    /// As the API takes it: `key=value,…`; empty: all pods.
+    pub label_selector: String,
+    /// Where the engine listens in each pod.
+    pub port: u16,
+    /// Seconds after which a watch is begun anew; `None`: the client library's own limit.
+    pub watch_timeout_s: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SpliceMode {
+    /// Large bodies of known length are spliced.
+    Auto,
+    /// Every body is copied.
+    Never,
+}
+
+/// Whether and where worker threads are bound to CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// One CPU each, when there are as many workers as CPUs that the process may use.
+    Auto,
+    None,
+    /// One a worker.
+    Cpus(Vec<usize>),
+}
+
 /// One backend as the command line names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticBackend {
@@ -80,6 +129,15 @@ pub struct StaticBackend {
     pub models: Vec<String>,
     pub model_type: Option<ModelType>,
     pub label: Option<String>,
+    /// It gets no more requests; those that run there end.
+    pub draining: bool,
+}
+
+impl StaticBackend {
+    /// One that nobody has named: everything else about it is asked from it.
+    pub fn discovered(url: BackendUrl, label: Option<String>) -> Self {
+        StaticBackend { url, models: Vec::new(), model_type: None, label, draining: false }
+    }
 }
 
 /// What a backend serves; decides how it is probed.
@@ -101,9 +159,10 @@ pub struct HealthChecks {
     pub timeout: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Policy {
     /// The longest known prefix wins; short and unknown prompts go to the backend with the lowest QPS.
+    #[default]
     Prefixaware,
     /// Strict alternation.
     Roundrobin,
@@ -132,7 +191,8 @@ impl Policy {
     }
 }
 
-#[derive(Clone, Debug)]
+/// As `--routing-logic` has it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routing {
     pub policy: Policy,
     pub prefix_min_match_bytes: u64,
@@ -145,7 +205,7 @@ pub struct Routing {
 }
 
 /// What `ttft` assumes of the engines before it has learnt better, and its prices.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ttft {
     pub pass_s: f64,
     pub token_s: f64,

@@ -26,15 +26,8 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("--tokenizer-name", "the router works on bytes and needs no tokenizer; leave it out"),
     ("--block-reuse-timeout", "leave it out"),
     ("--drop-params", "bodies are passed on as they are; leave it out"),
-    ("--dynamic-config-yaml", "name the backends by --static-backends"),
-    ("--dynamic-config-json", "name the backends by --static-backends"),
     ("--external-providers-config", "leave it out"),
     ("--enable-service-discovery-fallback", "leave it out"),
-    ("--k8s-port", "Kubernetes discovery is not supported; name the backends by --static-backends"),
-    ("--k8s-namespace", "Kubernetes discovery is not supported; name the backends by --static-backends"),
-    ("--k8s-label-selector", "Kubernetes discovery is not supported; name the backends by --static-backends"),
-    ("--k8s-service-discovery-type", "Kubernetes discovery is not supported; name the backends by --static-backends"),
-    ("--k8s-watcher-timeout-seconds", "Kubernetes discovery is not supported; name the backends by --static-backends"),
 ];
 
 /// The sentence for the first argument that is such a flag.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header::CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use super::plane::Plane;
 use super::socket::AdminSocket;
-use super::{engines, exposition, models};
+use super::{engines, exposition, models, sleep};
 use crate::shared::Phase;
 
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -32,16 +32,20 @@ fn app(plane: Arc<Plane>) -> Router {
         .route("/engines", get(async |State(plane): State<Arc<Plane>>| Json(engines::list(&plane))))
         .route("/version", get(async || Json(json!({ "version": env!("CARGO_PKG_VERSION") }))))
         .route("/v1/models", get(list_models))
+        .route("/sleep", post(sleep::relay))
+        .route("/wake_up", post(sleep::relay))
+        .route("/is_sleeping", get(sleep::relay))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(plane)
 }
 
 async fn health(State(plane): State<Arc<Plane>>) -> Response {
+    let config = plane.members().loaded().clone();
     match why_unhealthy(&plane) {
-        None => Json(json!({ "status": "healthy" })).into_response(),
+        None => Json(json!({ "status": "healthy", "config": config })).into_response(),
         Some(reason) => {
-            let body = Json(json!({ "status": "unhealthy", "reason": reason }));
+            let body = Json(json!({ "status": "unhealthy", "reason": reason, "config": config }));
             (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
         }
     }
@@ -64,7 +68,7 @@ async fn metrics(State(plane): State<Arc<Plane>>) -> Response {
 async fn list_models(State(plane): State<Arc<Plane>>) -> Json<Value> {
     let members = plane.members();
     let known = members.iter().map(|member| &member.models);
-    Json(models::merge(known, &plane.shared.config.aliases, plane.started_unix_s))
+    Json(models::merge(known, &members.rules().aliases, plane.started_unix_s))
 }
 
 async fn unknown_path(uri: Uri) -> Response {
@@ -75,7 +79,7 @@ async fn wrong_method(uri: Uri) -> Response {
     error(StatusCode::METHOD_NOT_ALLOWED, &format!("{} answers GET and HEAD only", uri.path()))
 }
 
-fn error(status: StatusCode, message: &str) -> Response {
+pub(super) fn error(status: StatusCode, message: &str) -> Response {
     let body = json!({ "error": { "message": message, "type": "invalid_request_error", "code": status.as_u16() } });
     (status, Json(body)).into_response()
 }
@@ -99,19 +103,28 @@ mod tests {
         (status, serde_json::from_str(&body).expect("JSON"))
     }
 
+    /// `/health` without what it says of the configuration.
+    async fn state(name: &str) -> (u16, Value) {
+        let (status, mut body) = json(name, "/health").await;
+        let config = body.as_object_mut().and_then(|body| body.remove("config")).expect("a part on the configuration");
+        assert_eq!((&config["generation"], &config["last_error"]), (&json!(1), &Value::Null));
+        assert!(config["loaded_at"].as_u64() > Some(1_700_000_000), "{config}");
+        (status, body)
+    }
+
     #[tokio::test]
     async fn health_follows_the_backends_and_the_drain() {
         let (plane, name) = served("--static-backends http://127.0.0.1:1 --static-models m").await;
-        assert_eq!(json(&name, "/health").await, (200, json!({"status": "healthy"})));
+        assert_eq!(state(&name).await, (200, json!({"status": "healthy"})));
         assert_eq!(json(&name, "/health/live").await.0, 200);
         let none = json!({"status": "unhealthy", "reason": "no backend is usable"});
         plane.shared.fleet.load(0).set_unreachable(true);
-        assert_eq!(json(&name, "/health").await, (503, none.clone()), "a worker could not reach it");
+        assert_eq!(state(&name).await, (503, none.clone()), "a worker could not reach it");
         until("probed", || plane.shared.fleet.snapshot().load().served(None).usable.is_empty()).await;
         plane.shared.fleet.load(0).set_unreachable(false);
-        assert_eq!(json(&name, "/health").await, (503, none));
-        plane.shared.drain();
-        assert_eq!(json(&name, "/health").await, (503, json!({"status": "unhealthy", "reason": "draining"})));
+        assert_eq!(state(&name).await, (503, none));
+        plane.shared.advance(Phase::Draining);
+        assert_eq!(state(&name).await, (503, json!({"status": "unhealthy", "reason": "draining"})));
         assert_eq!(json(&name, "/health/live").await.0, 200, "it lives");
     }
 

@@ -12,6 +12,8 @@ use super::plane::Plane;
 const PERIOD: Duration = Duration::from_millis(100);
 /// Periods from one look at the failed requests to the next: a second.
 const ERRORS_EVERY: u32 = 10;
+/// Periods from one step of a growing share to the next.
+const SHARES_EVERY: u32 = 3;
 
 pub(super) async fn run(plane: Arc<Plane>) {
     let mut period = interval(PERIOD);
@@ -23,6 +25,9 @@ pub(super) async fn run(plane: Arc<Plane>) {
         sum_arrivals(&plane);
         notice_marks(&plane);
         round = round.wrapping_add(1);
+        if round.is_multiple_of(SHARES_EVERY) {
+            plane.grow_shares();
+        }
         if round.is_multiple_of(ERRORS_EVERY) {
             tell_errors(&plane, &mut errors);
         }

@@ -7,10 +7,28 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::shared::Shared;
+use super::notify::notify;
+use crate::shared::{Phase, Shared};
 
 /// How often the number of open connections is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The signal that asks for a handover.
+pub(super) const HAND_OVER: &str = "SIGUSR2";
+
+/// After a handover, connections that wait for their next request stay open for so long: a request that is on its way is
+/// served, and the client then told to connect anew.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// Why the process is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Signal(&'static str),
+    /// That process serves now.
+    HandedOver {
+        pid: u32,
+    },
+}
 
 /// Why [`super::Control::run`] has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +44,12 @@ pub enum ExitReason {
 /// The names of the signals as they arrive. From here on, SIGTERM and SIGINT no longer kill the process.
 pub(super) fn signals() -> mpsc::Receiver<&'static str> {
     let (sender, receiver) = mpsc::channel(4);
-    for (kind, name) in [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT")] {
+    let kinds = [
+        (SignalKind::terminate(), "SIGTERM"),
+        (SignalKind::interrupt(), "SIGINT"),
+        (SignalKind::user_defined2(), HAND_OVER),
+    ];
+    for (kind, name) in kinds {
         match signal(kind) {
             Ok(mut arrivals) => {
                 let sender = sender.clone();
@@ -40,16 +63,31 @@ pub(super) fn signals() -> mpsc::Receiver<&'static str> {
     receiver
 }
 
-/// Waits for a signal, starts the drain, and returns when it is over.
-pub(super) async fn wait(shared: &Shared, mut signals: mpsc::Receiver<&'static str>) -> ExitReason {
-    let name = next(&mut signals).await;
+/// Drains for this cause, and returns when it is over.
+pub(super) async fn run(shared: &Shared, cause: Cause, mut signals: mpsc::Receiver<&'static str>) -> ExitReason {
     let open = || shared.connections.load(Ordering::Acquire);
     let listening = || shared.listening.load(Ordering::Acquire);
     let limit = shared.config.times.drain;
-    tracing::info!("{name}: draining for up to {limit:?}, a second signal ends at once; open connections: {}", open());
-    shared.drain();
+    let says = match cause {
+        Cause::Signal(name) => {
+            notify("STOPPING=1");
+            name.to_owned()
+        }
+        Cause::HandedOver { pid } => format!("process {pid} has taken over"),
+    };
+    tracing::info!("{says}: draining for up to {limit:?}, a second signal ends at once; open connections: {}", open());
+    let closes_idle = async {
+        if let Cause::HandedOver { .. } = cause {
+            shared.advance(Phase::Leaving);
+            tokio::time::sleep(LEAVING).await;
+        }
+        shared.advance(Phase::Draining);
+        std::future::pending().await
+    };
     let reason = tokio::select! {
-        _ = next(&mut signals) => ExitReason::Interrupted { connections: open() },
+        biased;
+        never = closes_idle => never,
+        _ = next_to_end(&mut signals) => ExitReason::Interrupted { connections: open() },
         reason = drained(&open, &listening, limit) => reason,
     };
     match reason {
@@ -65,14 +103,24 @@ pub(super) async fn wait(shared: &Shared, mut signals: mpsc::Receiver<&'static s
 }
 
 /// The next signal; never, when none can be handled.
-async fn next(signals: &mut mpsc::Receiver<&'static str>) -> &'static str {
+pub(super) async fn next(signals: &mut mpsc::Receiver<&'static str>) -> &'static str {
     match signals.recv().await {
         Some(name) => name,
         None => std::future::pending().await,
     }
 }
 
-/// `listening`: workers whose accept queues are not emptied yet; who waits there is served, too.
+/// The next signal that asks for the end.
+pub(super) async fn next_to_end(signals: &mut mpsc::Receiver<&'static str>) -> &'static str {
+    loop {
+        match next(signals).await {
+            HAND_OVER => {}
+            name => return name,
+        }
+    }
+}
+
+/// `listening`: sockets whose accept queues are not emptied yet; who waits there is served, too.
 async fn drained(open: &impl Fn() -> usize, listening: &impl Fn() -> usize, limit: Duration) -> ExitReason {
     let end = Instant::now() + limit;
     loop {
@@ -93,7 +141,6 @@ async fn drained(open: &impl Fn() -> usize, listening: &impl Fn() -> usize, limi
 mod tests {
     use super::*;
     use crate::control::testing::shared;
-    use crate::shared::Phase;
 
     /// The reason of a drain with `connections` open, of which `leave` end after 60 ms, and the signals that come.
     async fn drain(connections: usize, leave: usize, signals: &[&'static str]) -> (ExitReason, Duration) {
@@ -109,7 +156,9 @@ mod tests {
             shared.connections.fetch_sub(leave, Ordering::AcqRel);
         };
         let began = Instant::now();
-        let (reason, ()) = tokio::join!(wait(shared, receiver), leaver);
+        let mut receiver = receiver;
+        let cause = Cause::Signal(next(&mut receiver).await);
+        let (reason, ()) = tokio::join!(run(shared, cause, receiver), leaver);
         assert_eq!(shared.phase(), Phase::Draining);
         (reason, began.elapsed())
     }

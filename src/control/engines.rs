@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::engine_stats::EngineStats;
 use super::figures::{self, Totals};
@@ -27,6 +28,8 @@ pub(super) struct Engine {
     generation: u16,
     restarts: u64,
     addresses: Vec<SocketAddr>,
+    /// How much of its share of the requests it gets, from 0 to 1: less while it warms up.
+    share: f64,
     qps: f64,
     in_flight: u32,
     waiting: u32,
@@ -61,7 +64,7 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
     let seconds = |mean_us: f64| mean_us / 1e6;
     Engine {
         url: member.name.clone(),
-        state: member.health.state().as_str(),
+        state: member.state().as_str(),
         unreachable: load.is_unreachable(),
         models: member.model_names(),
         kind: member.spec.model_type.map(type_name),
@@ -70,6 +73,7 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
         generation: plane.shared.trie.generation(member.slot),
         restarts: member.restarts,
         addresses: member.addresses.clone(),
+        share: 1.0 - f64::from(member.cold_permille(plane.shared.config.slow_start, Instant::now())) / 1000.0,
         qps: qps(plane, member),
         in_flight: load.in_flight(),
         waiting: load.waiting(),
@@ -81,7 +85,7 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
         mean_time_to_first_byte_seconds: totals.first_byte.mean().map(seconds),
         last_probe_error: member.last_error.clone(),
         engine: member.engine.as_ref().map(figures_of),
-        engine_id: format!("{:016x}", member.identity),
+        engine_id: member.engine_id(),
         serving_models: member.model_names(),
         created: plane.now_unix_s().saturating_sub(member.since.elapsed().as_secs()),
     }

@@ -67,7 +67,7 @@ fn backends(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     }
     let mut family = writer.family(&names::HEALTHY_PODS_TOTAL);
     for member in members {
-        let usable = member.health.state() == State::Up && !load(member).is_unreachable();
+        let usable = member.state() == State::Up && !load(member).is_unreachable();
         family.count(&[&member.name], usable.into());
     }
     let mut family = writer.family(&names::BACKEND_STATE);
@@ -244,16 +244,24 @@ fn workers(writer: &mut Writer, shards: &[Shard]) {
         }
     };
     per_worker(&names::WORKER_ACCEPTED_TOTAL, |shard| shard.accepted.get());
+    per_worker(&names::WORKER_HANDED_OVER_TOTAL, |shard| shard.handed_over.get());
     // Read in this order, a connection that ends in between cannot make the difference negative.
     per_worker(&names::WORKER_OPEN, |shard| {
         let closed = shard.closed.get();
         shard.accepted.get().saturating_sub(closed)
     });
     per_worker(&names::WORKER_REQUESTS_TOTAL, |shard| shard.requests.get());
+    per_worker(&names::WORKER_SPLICED_BYTES_TOTAL, |shard| shard.spliced_bytes.get());
     let mut family = writer.family(&names::WORKER_CPU_SECONDS_TOTAL);
     for (number, shard) in numbers.iter().zip(shards) {
         let thread = Some(shard.thread_id.load(Relaxed)).filter(|id| *id != 0);
         family.optional(&[number], thread.and_then(process::thread_cpu_seconds));
+    }
+    let mut family = writer.family(&names::WORKER_PIPES);
+    for (number, shard) in numbers.iter().zip(shards) {
+        let busy = shard.pipes_busy.get();
+        family.count(&[number, "busy"], busy);
+        family.count(&[number, "idle"], shard.pipes_open.get().saturating_sub(busy));
     }
     let sum = |counter: fn(&Shard) -> &Counter| shards.iter().map(|shard| counter(shard).get()).sum();
     let mut family = writer.family(&names::REFUSED_TOTAL);
@@ -292,8 +300,8 @@ fn trie(writer: &mut Writer, plane: &Plane) {
 
 fn process(writer: &mut Writer, plane: &Plane) {
     let shared = plane.shared;
-    let policy = shared.config.routing.policy.as_str();
-    writer.family(&names::INFO).count(&[env!("CARGO_PKG_VERSION"), shared.io_mode, policy], 1);
+    let policy = shared.fleet.snapshot().load().rules.routing.policy;
+    writer.family(&names::INFO).count(&[env!("CARGO_PKG_VERSION"), shared.io_mode, policy.as_str()], 1);
     writer.family(&names::PROCESS_CPU_SECONDS_TOTAL).optional(&[], process::process_cpu_seconds());
     let resident = process::resident_bytes().map(|bytes| bytes as f64);
     writer.family(&names::PROCESS_RESIDENT_MEMORY_BYTES).optional(&[], resident);

@@ -1,4 +1,4 @@
-//! One GET to a backend over a connection of its own, bounded in time and size; and the lookup of its addresses.
+//! One request to a backend over a connection of its own, bounded in time and size; and the lookup of its addresses.
 //!
 //! A connection of its own because a probe must prove that the backend accepts one.
 
@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::Request;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
@@ -78,32 +78,43 @@ impl fmt::Display for Failure {
 
 /// The answer to `GET {base}{path}`, whatever its status.
 pub(super) async fn get(target: &Target, path: &str) -> Result<Answer, Failure> {
-    tokio::time::timeout(target.timeout, exchange(target, path)).await.unwrap_or(Err(Failure::Timeout(target.timeout)))
+    ask(target, Method::GET, path, Bytes::new()).await
 }
 
-async fn exchange(target: &Target, path: &str) -> Result<Answer, Failure> {
+/// The answer to a request with this body, JSON if there is one, whatever its status.
+pub(super) async fn ask(target: &Target, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+    let answer = tokio::time::timeout(target.timeout, exchange(target, request(target, method, path, body)?)).await;
+    answer.unwrap_or(Err(Failure::Timeout(target.timeout)))
+}
+
+async fn exchange(target: &Target, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
     let broken = |error: hyper::Error| Failure::Broken(error.to_string());
     let (stream, address) = connect(&target.addresses).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     // Dropping the set, also when the time is up, ends the connection.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
-    let answer = sender.send_request(request(target, path)?).await.map_err(broken)?;
+    let answer = sender.send_request(request).await.map_err(broken)?;
     let status = answer.status().as_u16();
     let body = Limited::new(answer.into_body(), MAX_BODY_BYTES).collect().await;
     let body = body.map_err(|error| Failure::Broken(error.to_string()))?.to_bytes();
     Ok(Answer { status, body, address })
 }
 
-fn request(target: &Target, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
-    let mut request = Request::get(format!("{}{path}", target.url.base_path))
+fn request(target: &Target, method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, Failure> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(format!("{}{path}", target.url.base_path))
         .header(HOST, target.url.authority())
         .header(USER_AGENT, AGENT)
         .header(CONNECTION, "close");
     if let Some(Secret(key)) = &target.key {
         request = request.header(AUTHORIZATION, format!("Bearer {key}"));
     }
-    request.body(Empty::new()).map_err(|error| Failure::Broken(error.to_string()))
+    if !body.is_empty() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    request.body(Full::new(body)).map_err(|error| Failure::Broken(error.to_string()))
 }
 
 /// A connection to the first address that takes one.
@@ -188,7 +199,7 @@ mod tests {
             let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
         });
         assert_eq!(get(&target(vec![address]), "/health").await.expect("answers").status, 204);
-        let request = request(&target(vec![]), "/health").expect("valid");
+        let request = request(&target(vec![]), Method::GET, "/health", Bytes::new()).expect("valid");
         assert_eq!(
             (request.uri().path(), &request.headers()[HOST]),
             ("/base/health", &"engine:1".parse().expect("valid"))

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -18,9 +19,10 @@ use super::engine_stats::{EngineStats, ProcessMarks};
 use super::health::Health;
 use super::lanes::Lanes;
 use super::models::{Models, named};
-use crate::config::StaticBackend;
+use crate::config::{Config, StaticBackend};
 use crate::fleet::arrivals::Window;
-use crate::fleet::snapshot::{Backend, Snapshot};
+use crate::fleet::snapshot::{Backend, Rules, Snapshot, State};
+use crate::route::slow_start::MAX_COLD_PERMILLE;
 use crate::shared::Shared;
 
 /// Between two rounds of learning, when there are no health checks to set the pace.
@@ -37,6 +39,16 @@ pub(super) struct Member {
     /// When the engine last told its models.
     pub(super) models_at: Option<Instant>,
     pub(super) health: Health,
+    /// Asked for by `/sleep`, or told by the engine.
+    pub(super) sleeping: bool,
+    /// Whether it has `/is_sleeping`; not known before its first answer.
+    pub(super) tells_sleep: Option<bool>,
+    /// Since when `sleeping` is as it is; `None` while a call that changes it runs.
+    pub(super) sleep_known_at: Option<Instant>,
+    /// It came after the start, and not with it.
+    came_late: bool,
+    /// Since when its share grows, while it does.
+    warms_since: Option<Instant>,
     /// It has no `/health`: its model list is asked for instead.
     pub(super) lacks_health: bool,
     pub(super) next_probe: Instant,
@@ -72,6 +84,11 @@ impl Member {
             models: named(&spec.models),
             models_at: None,
             health: Health::new(!spec.models.is_empty(), interval),
+            came_late: false,
+            warms_since: None,
+            sleeping: false,
+            tells_sleep: None,
+            sleep_known_at: Some(now),
             lacks_health: false,
             next_probe: now,
             wake: Arc::new(Notify::new()),
@@ -105,6 +122,11 @@ impl Member {
             }
             self.models = models;
         }
+        match (self.spec.draining, spec.draining) {
+            (false, true) => tracing::info!("backend {} is draining: it gets no more requests", self.name),
+            (true, false) => tracing::info!("backend {} is no longer draining", self.name),
+            _ => {}
+        }
         self.models_at = None;
         self.next_probe = now;
         self.wake.notify_one();
@@ -115,11 +137,40 @@ impl Member {
         self.tasks.push(task);
     }
 
+    /// How `?id=` names it; the same in every process.
+    pub(super) fn engine_id(&self) -> String {
+        format!("{:016x}", self.identity)
+    }
+
+    /// It takes requests again: from here on its share grows, unless it was there from the start.
+    pub(super) fn warm_up(&mut self, now: Instant) {
+        if self.answered || self.came_late {
+            self.warms_since = Some(now);
+        }
+    }
+
+    /// How much of its share it does not get yet.
+    pub(super) fn cold_permille(&self, slow_start: Duration, now: Instant) -> u16 {
+        let Some(since) = self.warms_since else { return 0 };
+        let left = slow_start.saturating_sub(now.duration_since(since)).as_millis() * 1000;
+        let permille = left.checked_div(slow_start.as_millis()).unwrap_or(0);
+        u16::try_from(permille).map_or(MAX_COLD_PERMILLE, |permille| permille.min(MAX_COLD_PERMILLE))
+    }
+
+    /// What the workers are to know of it.
+    pub(super) fn state(&self) -> State {
+        match self.health.state() {
+            State::Up if self.sleeping => State::Sleeping,
+            State::Up if self.spec.draining => State::Draining,
+            state => state,
+        }
+    }
+
     pub(super) fn model_names(&self) -> Vec<String> {
         self.models.keys().cloned().collect()
     }
 
-    fn backend(&self) -> Backend {
+    fn backend(&self, slow_start: Duration, now: Instant) -> Backend {
         Backend {
             slot: self.slot,
             url: self.spec.url.clone(),
@@ -129,14 +180,29 @@ impl Member {
             models: self.model_names(),
             model_type: self.spec.model_type,
             label: self.spec.label.clone(),
-            state: self.health.state(),
+            state: self.state(),
+            cold_permille: self.cold_permille(slow_start, now),
             identity: self.identity,
         }
     }
 }
 
+/// What `/health` says of the configuration.
+#[derive(Clone, Serialize)]
+pub(super) struct Loaded {
+    /// How many times one was put into force, from 1 on.
+    pub(super) generation: u64,
+    /// When the present one was, as a unix time.
+    #[serde(rename = "loaded_at")]
+    pub(super) at_unix_s: u64,
+    /// Why a later one was refused.
+    pub(super) last_error: Option<String>,
+}
+
 pub(super) struct Members {
     list: Vec<Member>,
+    rules: Arc<Rules>,
+    loaded: Loaded,
     /// Slots that no member has; the one that was given up last is at the end.
     free: VecDeque<u16>,
     /// Slots that were given up at least once.
@@ -145,9 +211,36 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(slots: usize) -> Self {
+    pub(super) fn new(slots: usize, config: &Config, now_unix_s: u64) -> Self {
         let slots = u16::try_from(slots).unwrap_or(u16::MAX);
-        Members { list: Vec::new(), free: (0..slots).collect(), given_up: HashSet::new(), lanes: Lanes::default() }
+        Members {
+            list: Vec::new(),
+            rules: rules(config),
+            loaded: Loaded { generation: 1, at_unix_s: now_unix_s, last_error: None },
+            free: (0..slots).collect(),
+            given_up: HashSet::new(),
+            lanes: Lanes::default(),
+        }
+    }
+
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    pub(super) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Another configuration is in force from the next `publish` on; gives its number.
+    pub(super) fn load(&mut self, config: &Config, now_unix_s: u64) -> u64 {
+        self.rules = rules(config);
+        self.loaded = Loaded { generation: self.loaded.generation + 1, at_unix_s: now_unix_s, last_error: None };
+        self.loaded.generation
+    }
+
+    /// A configuration was refused; the present one stays.
+    pub(super) fn refuse(&mut self, why: String) {
+        self.loaded.last_error = Some(why);
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
@@ -182,7 +275,10 @@ impl Members {
                 member.respecify(spec, now);
                 self.list.push(member);
             } else if let Some(slot) = self.take_slot(shared) {
-                self.list.push(Member::new(spec, slot, shared, now, now_ms));
+                let mut member = Member::new(spec, slot, shared, now, now_ms);
+                member.came_late = self.loaded.generation > 1;
+                member.warm_up(now);
+                self.list.push(member);
                 came.push(slot);
             } else {
                 tracing::error!("backend {} is left out: {} backends are the limit", spec.url, shared.fleet.slots());
@@ -213,11 +309,28 @@ impl Members {
         tracing::info!("backend {} is removed", member.name);
     }
 
+    /// Whether some share is still growing; those that have grown up no longer count.
+    pub(super) fn are_warming(&mut self, slow_start: Duration, now: Instant) -> bool {
+        let mut warming = false;
+        for member in &mut self.list {
+            warming |= member.warms_since.is_some();
+            if member.cold_permille(slow_start, now) == 0 {
+                member.warms_since = None;
+            }
+        }
+        warming
+    }
+
     /// Shows the workers what is known now.
     pub(super) fn publish(&mut self, shared: &Shared) {
-        let backends = self.list.iter().map(|member| Arc::new(member.backend())).collect();
+        let (slow_start, now) = (shared.config.slow_start, Instant::now());
+        let backends = self.list.iter().map(|member| Arc::new(member.backend(slow_start, now))).collect();
         let lanes = &mut self.lanes;
-        let snapshot = Snapshot::new(backends, &shared.config.aliases, |server, model| lanes.number(server, model));
+        let snapshot = Snapshot::new(backends, self.rules.clone(), |server, model| lanes.number(server, model));
         shared.fleet.publish(snapshot);
     }
+}
+
+fn rules(config: &Config) -> Arc<Rules> {
+    Arc::new(Rules { aliases: config.aliases.clone(), routing: config.routing.clone() })
 }

@@ -2,7 +2,9 @@
 //!
 //! It owns the list of backends and says what is known of them: `watch` probes each one, `health` turns probe results into
 //! states, `members` keeps the list and publishes it as a fleet snapshot. `scrape` reads the engines' own metrics,
-//! `aggregate` sums the workers' arrivals, `admin` answers the router's own paths on a unix socket, `drain` ends it all.
+//! `aggregate` sums the workers' arrivals, `reload` takes over another configuration, `admin` answers the router's own paths on
+//! a unix socket, `sleep` those that are for one backend, `state` keeps the trie's beliefs over the end of the process,
+//! `handover` follows one process by another, `drain` ends it all. With the feature `kubernetes`, `kubernetes` finds pods.
 //!
 //! It must not know how a request is relayed: it meets the workers only in `shared`. It never touches a load counter.
 //! Everything mutable lives in `plane::Plane`, behind one lock that is never held across an `.await`.
@@ -16,15 +18,23 @@ mod error_log;
 mod exposition;
 mod fetch;
 mod figures;
+mod handover;
 mod health;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod lanes;
 mod logging;
 mod members;
 mod models;
+mod notify;
 mod plane;
 mod process;
+mod reload;
 mod scrape;
+mod sleep;
 mod socket;
+mod state;
+mod state_file;
 mod table;
 mod watch;
 
@@ -36,16 +46,23 @@ mod plane_tests;
 mod testing;
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::shared::Shared;
+use crate::config::HANDOVER_VARIABLE;
+use crate::shared::{Phase, Shared};
+use drain::Cause;
+use handover::Predecessor;
+use notify::notify;
 use plane::Plane;
 use socket::AdminSocket;
 
 pub use drain::ExitReason;
 pub use logging::init_logging;
+pub use state_file::check as check_state_file;
 
 /// Threads for name lookups, which block. More of them than this wait for one another.
 const LOOKUP_THREADS: usize = 8;
@@ -54,6 +71,7 @@ const LOOKUP_THREADS: usize = 8;
 pub struct Control {
     runtime: Runtime,
     socket: AdminSocket,
+    listeners: Vec<OwnedFd>,
 }
 
 impl Control {
@@ -67,29 +85,73 @@ impl Control {
             let _entered = runtime.enter();
             AdminSocket::bind()?
         };
-        Ok((Control { runtime, socket }, name))
+        Ok((Control { runtime, socket, listeners: Vec::new() }, name))
+    }
+
+    /// These are the workers' listening sockets, to be passed on in a handover.
+    #[must_use]
+    pub fn with_listeners(self, listeners: Vec<OwnedFd>) -> Self {
+        Control { listeners, ..self }
     }
 
     /// Runs on the calling thread until a signal has asked for the end and the workers' connections have ended, or their
     /// time is up.
     pub fn run(self, shared: &'static Shared) -> ExitReason {
-        let Control { runtime, socket } = self;
+        let Control { runtime, socket, listeners } = self;
         let reason = runtime.block_on(async {
             let plane = Arc::new(Plane::new(shared));
             // First of all: from here on a signal drains instead of killing.
-            let signals = drain::signals();
+            let mut signals = drain::signals();
             plane.set_backends(&shared.config.backends);
+            #[cfg(feature = "kubernetes")]
+            if let Some(options) = &shared.config.kubernetes {
+                tokio::spawn(kubernetes::run(plane.clone(), options.clone()));
+            }
+            let state_file = shared.config.state_file.as_deref();
+            begin(&plane, state_file);
             tokio::spawn(aggregate::run(plane.clone()));
+            tokio::spawn(reload::run(plane.clone(), reload::hangups()));
             tokio::spawn(admin::serve(socket, plane.clone()));
             if let Some(interval) = shared.config.log.stats_interval {
                 tokio::spawn(table::run(plane.clone(), interval));
             }
-            drain::wait(shared, signals).await
+            let cause = handover::until_asked_to_end(&plane, &listeners, &mut signals).await;
+            // While this process has them, too, a connection could wait in a queue that no worker empties any more.
+            drop(listeners);
+            let reason = drain::run(shared, cause, signals).await;
+            if let (Some(path), Cause::Signal(_)) = (state_file, cause)
+                && !matches!(reason, ExitReason::Interrupted { .. })
+            {
+                state_file::save(&plane, path);
+            }
+            reason
         });
         // A name lookup that hangs must not hold up the exit.
         runtime.shutdown_background();
         reason
     }
+}
+
+/// Takes in what an earlier process knew, and serves: at once, or when that process can be followed.
+fn begin(plane: &Arc<Plane>, state_file: Option<&Path>) {
+    if plane.shared.phase() == Phase::Starting {
+        match Predecessor::meet() {
+            Ok(predecessor) => {
+                predecessor.restore(plane);
+                let plane = plane.clone();
+                tokio::spawn(async move { predecessor.take_over(&plane).await });
+                return;
+            }
+            Err(error) => {
+                tracing::warn!("{HANDOVER_VARIABLE} is set and standard input is no stream: {error}");
+                plane.shared.advance(Phase::Running);
+            }
+        }
+    }
+    if let Some(path) = state_file {
+        state_file::load(plane, path);
+    }
+    notify("READY=1");
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! Order at a return: first the old process' marks are void, then the workers see the backend as up, then the mark that it
 //! is unreachable is cleared. No worker can so send a prompt by a mark that the old process left.
 
+use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,9 +17,10 @@ use super::engine_stats::EngineStats;
 use super::fetch::Target;
 use super::health::Step;
 use super::members::{Member, Members};
+use super::state::{self, Known, Restored};
 use super::watch::Round;
 use super::{figures, scrape, watch};
-use crate::config::StaticBackend;
+use crate::config::{BackendUrl, Config, StaticBackend};
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
 
@@ -36,11 +38,12 @@ pub(super) struct Plane {
 
 impl Plane {
     pub(super) fn new(shared: &'static Shared) -> Self {
+        let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Plane {
             shared,
-            members: Mutex::new(Members::new(shared.fleet.slots())),
+            members: Mutex::new(Members::new(shared.fleet.slots(), &shared.config, started_unix_s)),
             started: Instant::now(),
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            started_unix_s,
         }
     }
 
@@ -57,9 +60,26 @@ impl Plane {
         self.started_unix_s + self.started.elapsed().as_secs()
     }
 
-    /// Makes these the backends; each one that came gets its prober and its scraper.
+    /// Makes these the backends.
     pub(super) fn set_backends(self: &Arc<Self>, wanted: &[StaticBackend]) {
         let mut members = self.members();
+        self.adopt(&mut members, wanted);
+        members.publish(self.shared);
+    }
+
+    /// Puts into force what of another configuration can be without a restart: all of it at once, for the workers.
+    pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
+        let mut members = self.members();
+        let generation = members.load(config, self.now_unix_s());
+        if self.shared.config.kubernetes.is_none() {
+            self.adopt(&mut members, &config.backends);
+        }
+        members.publish(self.shared);
+        generation
+    }
+
+    /// Each backend that came gets its prober and its scraper.
+    fn adopt(self: &Arc<Self>, members: &mut Members, wanted: &[StaticBackend]) {
         for slot in members.set(wanted, self.shared, Instant::now(), self.now_ms()) {
             let tasks = [
                 tokio::spawn(watch::run(self.clone(), slot)).abort_handle(),
@@ -69,7 +89,48 @@ impl Plane {
                 tasks.into_iter().for_each(|task| member.own_task(task));
             }
         }
-        members.publish(self.shared);
+    }
+
+    /// The backends as a state names them.
+    pub(super) fn known(&self) -> Vec<Known> {
+        let known =
+            |member: &Member| Known { slot: member.slot, url: member.name.clone(), start_s: member.marks.start_s };
+        self.members().iter().map(known).collect()
+    }
+
+    /// Takes in what another process believed of the same backends. From here on they count as known: an engine that proves
+    /// to be another process than the one in the state loses its prefixes, as it would have in that process.
+    pub(super) fn restore(self: &Arc<Self>, input: impl Read) -> Result<Restored, String> {
+        let slots = |known: &[Known]| {
+            if self.shared.config.kubernetes.is_some() {
+                self.assume(known);
+            }
+            let members = self.members();
+            let slot = |url: &str| members.iter().find(|member| member.name == url).map(|member| member.slot);
+            known.iter().map(|known| slot(&known.url)).collect()
+        };
+        let routing = &self.shared.config.routing;
+        // A run takes no more room in a state than in the trie, but for what names its marks.
+        let limit = 2 * routing.prefix_memory_bytes as u64 + (1 << 20);
+        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, slots)?;
+        let mut members = self.members();
+        for known in &restored.backends {
+            if let Some(member) = members.get_mut(known.slot) {
+                member.answered = true;
+                member.marks.start_s = known.start_s;
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Until the cluster says which pods there are, they are the ones that another process knew: if it cannot say, better
+    /// these than none.
+    pub(super) fn assume(self: &Arc<Self>, known: &[Known]) {
+        let backend = |known: &Known| Some(StaticBackend::discovered(BackendUrl::parse(&known.url).ok()?, None));
+        let assumed: Vec<_> = known.iter().filter_map(backend).collect();
+        if self.members().iter().next().is_none() {
+            self.set_backends(&assumed);
+        }
     }
 
     /// How a member is asked, by whoever asks it.
@@ -96,6 +157,14 @@ impl Plane {
         members.publish(self.shared);
     }
 
+    /// Shows the workers how far the shares of backends that came back have grown.
+    pub(super) fn grow_shares(&self) {
+        let mut members = self.members();
+        if members.are_warming(self.shared.config.slow_start, Instant::now()) {
+            members.publish(self.shared);
+        }
+    }
+
     /// Takes in what a round of probing found out.
     pub(super) fn record_round(&self, slot: u16, round: &Round) {
         let now = Instant::now();
@@ -108,6 +177,7 @@ impl Plane {
             return;
         }
         let mut publish = learn(member, round, now);
+        publish |= self.hear_of_sleep(member, round);
         let mut clear = false;
         if self.shared.config.health.is_none() {
             publish |= unprobed(member, round, now);
@@ -151,11 +221,61 @@ impl Plane {
         if step.returned {
             self.returned(member, round.engine.as_ref());
         }
+        if step.changed && member.health.state() == State::Up {
+            member.warm_up(now);
+        }
         member.answered |= round.failure.is_none();
         if step.changed {
             log_state(member, step.next_probe);
         }
         step
+    }
+
+    /// The engine's own word on whether it sleeps, unless something later is known.
+    fn hear_of_sleep(&self, member: &mut Member, round: &Round) -> bool {
+        if let Some(tells) = round.tells_sleep {
+            member.tells_sleep = Some(tells);
+        }
+        let current = member.sleep_known_at.is_some_and(|at| at < round.began);
+        match round.sleeping {
+            Some(sleeping) if current => self.note_sleep(member, sleeping, "by its own word"),
+            _ => false,
+        }
+    }
+
+    /// A call that changes whether the backend sleeps begins: until it has ended, the engine's own word does not count. What
+    /// is going to sleep gets no more requests from here on. Gives whether it slept before.
+    pub(super) fn sleep_call_begins(&self, slot: u16, to_sleep: bool) -> bool {
+        let mut members = self.members();
+        let Some(member) = members.get_mut(slot) else { return false };
+        member.sleep_known_at = None;
+        let before = member.sleeping;
+        if to_sleep && self.note_sleep(member, true, "as it was asked to") {
+            members.publish(self.shared);
+        }
+        before
+    }
+
+    /// It has ended, and this is what is true now.
+    pub(super) fn sleep_call_ends(&self, slot: u16, sleeping: bool) {
+        let mut members = self.members();
+        let Some(member) = members.get_mut(slot) else { return };
+        member.sleep_known_at = Some(Instant::now());
+        if self.note_sleep(member, sleeping, "as it was asked to") {
+            members.publish(self.shared);
+        }
+    }
+
+    /// True when that is another state. An engine that goes to sleep drops its cache.
+    fn note_sleep(&self, member: &mut Member, sleeping: bool, why: &str) -> bool {
+        if std::mem::replace(&mut member.sleeping, sleeping) == sleeping {
+            return false;
+        }
+        self.shared.trie.raise(member.slot);
+        member.warm_up(Instant::now());
+        let what = if sleeping { "sleeps" } else { "is awake" };
+        tracing::info!("backend {} {what}, {why}", member.name);
+        true
     }
 
     /// The process answers again. Only where its start time is known and the same as before is it surely the same one. At
@@ -191,6 +311,8 @@ impl Plane {
         self.shared.trie.raise(member.slot);
         member.restarts += 1;
         member.marks = Default::default();
+        member.sleeping = false;
+        member.tells_sleep = None;
         member.health.take_away();
         tracing::info!("backend {} has restarted ({why}): its prefixes are forgotten", member.name);
     }

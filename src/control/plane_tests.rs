@@ -195,6 +195,7 @@ async fn members_that_stay_keep_their_slot_and_a_slot_given_up_is_taken_last() {
         models: vec![model.to_owned()],
         model_type: None,
         label: None,
+        draining: false,
     };
     let seen = || {
         let snapshot = plane.shared.fleet.snapshot().load();
@@ -249,6 +250,24 @@ async fn a_restart_that_a_probe_saw_is_not_counted_again_by_the_next_scrape() {
     assert_eq!(restarts(&plane), 1);
     plane.record_scrape(0, Some(tokens(0)));
     assert_eq!(restarts(&plane), 2, "its counters went back once more");
+}
+
+#[tokio::test]
+async fn the_share_of_a_backend_that_came_back_grows() {
+    let plane = quiet_plane("--static-backends http://127.0.0.1:1 --static-models m --slow-start-seconds 0.6");
+    let cold = || plane.shared.fleet.snapshot().load().backends[0].cold_permille;
+    plane.record_round(0, &good_round(Duration::ZERO));
+    assert_eq!(cold(), 0, "it was there from the start");
+    let refused = || Round::failed(RoundFailure { why: "connection refused".to_owned(), refused: true, slow: false });
+    (0..2).for_each(|_| plane.record_round(0, &refused()));
+    plane.record_round(0, &good_round(Duration::ZERO));
+    assert!((900..=990).contains(&cold()), "{}", cold());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    plane.grow_shares();
+    assert!((1..=500).contains(&cold()), "{}", cold());
+    tokio::time::sleep(Duration::from_millis(350)).await;
+    plane.grow_shares();
+    assert_eq!(cold(), 0);
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ fn row(plane: &Plane, member: &Member, totals: &Totals, before: &mut Before, per
     let first_byte = (totals.first_byte.sum as f64, totals.first_byte.count() as f64);
     Row {
         url: member.name.clone(),
-        state: if load.is_unreachable() { "unreachable" } else { member.health.state().as_str() },
+        state: if load.is_unreachable() { "unreachable" } else { member.state().as_str() },
         qps: recent as f64 / period.as_secs_f64(),
         running: load.answering(),
         waiting: load.waiting(),

@@ -12,7 +12,7 @@ use super::engine_stats::EngineStats;
 use super::fetch::{self, Answer, Failure, Target};
 use super::models::{self, Models};
 use super::plane::Plane;
-use super::scrape;
+use super::{scrape, sleep};
 
 /// A model list older than this is asked for again: engines load adapters while they run.
 const MODELS_AGE: Duration = Duration::from_secs(30);
@@ -30,13 +30,25 @@ pub(super) struct Round {
     pub(super) addresses: Option<Vec<SocketAddr>>,
     pub(super) models: Option<Models>,
     pub(super) lacks_health: Option<bool>,
+    /// Whether it has a path that tells whether it sleeps, when it was asked.
+    pub(super) tells_sleep: Option<bool>,
+    pub(super) sleeping: Option<bool>,
     /// The engine's own figures, asked for when it had been away.
     pub(super) engine: Option<EngineStats>,
 }
 
 impl Round {
     pub(super) fn new() -> Self {
-        Round { began: Instant::now(), failure: None, addresses: None, models: None, lacks_health: None, engine: None }
+        Round {
+            began: Instant::now(),
+            failure: None,
+            addresses: None,
+            models: None,
+            lacks_health: None,
+            tells_sleep: None,
+            sleeping: None,
+            engine: None,
+        }
     }
 
     pub(super) fn failed(failure: RoundFailure) -> Self {
@@ -66,6 +78,7 @@ struct Task {
     models_unknown: bool,
     models_due: bool,
     lacks_health: bool,
+    may_tell_sleep: bool,
     away: bool,
     probed: bool,
 }
@@ -111,6 +124,7 @@ fn task(plane: &Plane, slot: u16) -> Option<Task> {
         models_unknown: member.models.is_empty(),
         models_due: member.health.is_away() || member.models_at.is_none_or(|at| at.elapsed() >= MODELS_AGE),
         lacks_health: member.lacks_health && !member.health.is_away(),
+        may_tell_sleep: member.tells_sleep != Some(false) || member.health.is_away(),
         away: member.health.is_away(),
         probed: plane.shared.config.health.is_some(),
     })
@@ -147,6 +161,10 @@ async fn ask(task: &Task, round: &mut Round) -> Result<(), RoundFailure> {
     }
     if task.probed {
         health(task, round).await?;
+    }
+    if task.probed && task.may_tell_sleep {
+        // Whatever this answers is no failure either: many engines do not know the path.
+        (round.tells_sleep, round.sleeping) = sleep::ask(&task.target).await;
     }
     if task.models_due && round.models.is_none() {
         // It is healthy by its own word, and its models are known: whatever this answers is no failure.

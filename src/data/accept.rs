@@ -2,29 +2,47 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Type};
 
 use super::conn;
+use super::mailbox::{Handed, Seat};
 use super::socket::{EXHAUSTED_PAUSE, Socket, is_exhaustion};
 use super::worker::{Counted, TICK, Worker};
 use crate::config::Listen;
 use crate::http::head::Version;
 use crate::http::reply::{self, Reply};
+use crate::shared::Phase;
 
 const BACKLOG: i32 = 4096;
 
 /// Accepts in a row before the worker's other tasks get their turn.
 const BATCH: usize = 64;
 
-/// One listening socket a worker, and where they listen.
+/// How late the end of the start is noticed.
+const STARTING_PAUSE: Duration = Duration::from_millis(5);
+
+/// The workers' listening sockets, and where they listen.
 pub struct Listeners {
-    pub(super) sockets: Vec<socket2::Socket>,
+    /// Those of each worker, at least one.
+    pub(super) sockets: Vec<Vec<socket2::Socket>>,
     /// As a URL or a path.
     pub shown: String,
+}
+
+impl Listeners {
+    /// All of the sockets once more, to be passed on to another process.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn duplicate(&self) -> io::Result<Vec<OwnedFd>> {
+        self.sockets.iter().flatten().map(|socket| socket.try_clone().map(OwnedFd::from)).collect()
+    }
 }
 
 /// Starts to listen. The port is refused if any other process listens on it.
@@ -59,7 +77,7 @@ fn tcp(host: IpAddr, port: u16, workers: usize) -> Result<Listeners, String> {
         .map(|_| {
             let socket = bind(address, true)?;
             socket.listen(BACKLOG)?;
-            Ok(socket)
+            Ok(vec![socket])
         })
         .collect::<io::Result<_>>()
         .map_err(refuse)?;
@@ -89,13 +107,21 @@ fn unix(path: &Path, workers: usize) -> io::Result<Listeners> {
         socket.bind(&address)?;
     }
     socket.listen(BACKLOG)?;
-    let sockets = (0..workers).map(|_| socket.try_clone()).collect::<io::Result<_>>()?;
+    let sockets = (0..workers).map(|_| Ok(vec![socket.try_clone()?])).collect::<io::Result<_>>()?;
     Ok(Listeners { sockets, shown: format!("unix:{}", path.display()) })
 }
 
-/// Accepts until the process drains; then empties the queue once more and closes the socket.
+/// Accepts from when the process runs until it drains; then empties the queue once more and closes the socket.
 pub(super) async fn run(worker: Rc<Worker>, listener: socket2::Socket) -> io::Result<()> {
     let mut listener = Socket::new(listener, &worker.deadlines)?;
+    while worker.shared.phase() == Phase::Starting {
+        monoio::time::sleep(STARTING_PAUSE).await;
+        if worker.shared.phase() == Phase::Draining {
+            // It never ran: who waits is still served by the process before.
+            worker.shared.listening.fetch_sub(1, Release);
+            return Ok(());
+        }
+    }
     loop {
         // The wait ends now and then to see whether the process drains; the pending poll stays armed.
         let _ = monoio::time::timeout(TICK, listener.readable()).await;
@@ -113,7 +139,7 @@ pub(super) async fn run(worker: Rc<Worker>, listener: socket2::Socket) -> io::Re
 async fn accept_batch(worker: &Rc<Worker>, listener: &Socket) -> bool {
     for _ in 0..BATCH {
         match listener.accept() {
-            Ok((socket, address)) => admit(worker, socket, &address),
+            Ok((socket, address)) => admit(worker, socket, address),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
             Err(error) if is_exhaustion(&error) => {
                 worker.shard().accept_errors.add(1);
@@ -127,15 +153,31 @@ async fn accept_batch(worker: &Rc<Worker>, listener: &Socket) -> bool {
     false
 }
 
-fn admit(worker: &Rc<Worker>, socket: socket2::Socket, address: &SockAddr) {
+fn admit(worker: &Rc<Worker>, socket: socket2::Socket, address: SockAddr) {
     if worker.shared.connections.load(Relaxed) >= worker.shared.config.max_connections {
         return turn_away(worker, &socket);
     }
+    let home = worker.mailboxes.home(worker.index);
+    // Counted here and not when its task first runs: the next accept of this batch must see it.
+    let handed = Handed { seat: Seat::take(worker, home), socket, address };
+    if home == worker.index {
+        return settle(worker, handed);
+    }
+    match worker.mailboxes.post(home, handed) {
+        None => worker.shard().handed_over.add(1),
+        Some(Handed { socket, address, .. }) => {
+            settle(worker, Handed { seat: Seat::take(worker, worker.index), socket, address });
+        }
+    }
+}
+
+/// Serves the connection on this worker.
+pub(super) fn settle(worker: &Rc<Worker>, handed: Handed) {
+    let Handed { seat, socket, address } = handed;
     let address = address.as_socket().map(|address| address.ip().to_canonical().to_string()).unwrap_or_default();
     match Socket::new(socket, &worker.deadlines) {
         Ok(socket) => {
-            // Counted here and not when its task first runs: the next accept of this batch must see it.
-            monoio::spawn(conn::serve(Counted::new(worker), Rc::clone(worker), socket, address));
+            monoio::spawn(conn::serve(Counted::new(worker, seat), Rc::clone(worker), socket, address));
         }
         Err(_) => worker.shard().accept_errors.add(1),
     }

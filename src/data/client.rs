@@ -156,20 +156,23 @@ impl Client {
         while !parts.is_empty() {
             match self.socket.write(parts) {
                 Ok(Some(n)) => IoSlice::advance_slices(&mut parts, n),
-                Ok(None) => {
-                    self.socket.due_in(self.worker.shared.config.times.client_write_stall);
-                    let waited = self.socket.writable().await;
-                    let stalled = self.socket.timed_out();
-                    self.socket.no_deadline();
-                    if stalled {
-                        return Err(Failure::ClientStalled);
-                    }
-                    waited.map_err(|_| Failure::ClientGone)?;
-                }
+                Ok(None) => self.takes_more().await?,
                 Err(_) => return Err(Failure::ClientGone),
             }
         }
         Ok(())
+    }
+
+    /// Waits until the client takes bytes again.
+    pub(super) async fn takes_more(&mut self) -> Result<(), Failure> {
+        self.socket.due_in(self.worker.shared.config.times.client_write_stall);
+        let waited = self.socket.writable().await;
+        let stalled = self.socket.timed_out();
+        self.socket.no_deadline();
+        if stalled {
+            return Err(Failure::ClientStalled);
+        }
+        waited.map_err(|_| Failure::ClientGone)
     }
 
     /// Lets a client that is still sending read its answer: ends our side, then takes and drops its bytes until it ends its

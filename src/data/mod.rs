@@ -1,10 +1,10 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
-//! `accept` takes a connection and spawns `conn`; `exchange` is one request from top to bottom, with `request` (reading
-//! it), `plan` (where it goes), `admission` and `queue` (whether it may go now), `attempt` (one backend's turn), `relay` (the
-//! answer), `tunnel` (a WebSocket), `forecast` and `usage` (what `ttft` expects and learns) and `request_log` (its line, if it is
-//! asked for). Below them: `client`, `upstream`,
-//! `socket`, `buffer`, `lease`, `deadline`.
+//! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
+//! top to bottom, with `request` (reading it), `plan` (where it goes), `admission` and `queue` (whether it may go now),
+//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large), `tunnel` (a WebSocket), `forecast` and
+//! `usage` (what `ttft` expects and learns) and `request_log` (its line, if it is asked for). Below them: `client`,
+//! `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
 //! request's load is released by a guard on every path.
@@ -21,8 +21,13 @@ mod deadline;
 mod exchange;
 mod failure;
 mod forecast;
+#[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
+mod inherit;
 mod lease;
+mod mailbox;
 mod paths;
+mod pin;
+mod pipes;
 mod plan;
 mod queue;
 mod relay;
@@ -32,6 +37,7 @@ mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
 mod socket;
+mod splice;
 mod tunnel;
 mod turn;
 mod upstream;
@@ -45,22 +51,32 @@ use std::sync::mpsc;
 
 pub use accept::{Listeners, listen};
 pub use budget::fit;
+pub use inherit::inherited;
 pub use ring::{Driver, pick};
 
 use crate::shared::Shared;
+use mailbox::Mailboxes;
 use worker::Worker;
 
-/// Starts one thread a listener and returns once all of them run. They run until the process ends.
+/// Starts one thread for each worker's listeners and returns once all of them run. They run until the process ends.
 ///
 /// # Errors
 /// One line, when a worker could not start.
 pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> Result<(), String> {
     let (report, reports) = mpsc::channel();
     let workers = listeners.sockets.len();
-    shared.listening.store(workers, Ordering::Relaxed);
-    for (index, listener) in listeners.sockets.into_iter().enumerate() {
+    let cpus = pin::plan(&shared.config.pin, workers)?;
+    let mailboxes =
+        Mailboxes::new(workers).map_err(|error| format!("no descriptors for {workers} workers: {error}"))?;
+    let mailboxes: &'static Mailboxes = Box::leak(Box::new(mailboxes));
+    shared.listening.store(listeners.sockets.iter().map(Vec::len).sum(), Ordering::Relaxed);
+    for (index, own) in listeners.sockets.into_iter().enumerate() {
         let report = report.clone();
-        let run = move || run(shared, index, listener, driver, report);
+        let cpu = cpus.as_ref().map(|cpus| cpus[index]);
+        let run = move || {
+            cpu.inspect(|&cpu| pin::pin(cpu));
+            run(Worker::new(shared, mailboxes, index), own, driver, report);
+        };
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(run)
@@ -77,19 +93,15 @@ pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> R
     Ok(())
 }
 
-fn run(
-    shared: &'static Shared,
-    index: usize,
-    listener: socket2::Socket,
-    driver: Driver,
-    report: mpsc::Sender<io::Result<()>>,
-) {
-    let _fails = FailVisibly { index };
-    let worker = Worker::new(shared, index);
+fn run(worker: Rc<Worker>, listeners: Vec<socket2::Socket>, driver: Driver, report: mpsc::Sender<io::Result<()>>) {
+    let _fails = FailVisibly { index: worker.index };
     worker.shard().thread_id.store(thread_id(), Ordering::Relaxed);
     let ready = move |result| drop(report.send(result));
     driver.block_on(ready, || async move {
-        monoio::spawn(accept::run(Rc::clone(&worker), listener));
+        for listener in listeners {
+            monoio::spawn(accept::run(Rc::clone(&worker), listener));
+        }
+        monoio::spawn(mailbox::run(Rc::clone(&worker)));
         worker.housekeep().await;
     });
 }

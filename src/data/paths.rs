@@ -17,6 +17,9 @@ pub(super) fn destination(get: bool, post: bool, path: &[u8]) -> Destination {
     if get && matches!(path, b"/health" | b"/health/live" | b"/metrics" | b"/engines" | b"/version" | b"/v1/models") {
         return Destination::Control;
     }
+    if get && path == b"/is_sleeping" || post && matches!(path, b"/sleep" | b"/wake_up") {
+        return Destination::Control;
+    }
     if !post {
         return Destination::Any;
     }
@@ -46,6 +49,9 @@ mod tests {
             ("GET", "/health", Destination::Control),
             ("HEAD", "/metrics", Destination::Control),
             ("POST", "/health", Destination::Any),
+            ("POST", "/sleep", Destination::Control),
+            ("GET", "/sleep", Destination::Any),
+            ("GET", "/is_sleeping", Destination::Control),
             ("GET", "/health/", Destination::Any),
             ("GET", "/v1/models", Destination::Control),
             ("GET", "/v1/models/m", Destination::Any),

@@ -15,6 +15,7 @@ use crate::fleet::load::Load;
 use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
 use crate::http::head::{Method, RequestHead};
 use crate::prompt::{self, Endpoint};
+use crate::route::slow_start;
 use crate::route::ttft::Expected;
 use crate::route::{self, Candidate, Decision, Reason};
 use crate::trie::Holder;
@@ -70,7 +71,7 @@ impl Plan {
         destination: Destination,
     ) -> Result<Self, Refusal> {
         let snapshot = worker.snapshot();
-        let routing = &worker.shared.config.routing;
+        let routing = &snapshot.rules.routing;
         scratch.chunks.start(0);
         let Destination::Routed(endpoint) = destination else {
             return Ok(Plan { snapshot, model: None, session: None, policy: Policy::Leastload });
@@ -87,7 +88,8 @@ impl Plan {
             scratch.chunks.start(seed);
             prompt::key(endpoint, &scratch.scan, body, &mut scratch.chunks);
         }
-        Ok(Plan { snapshot, model: Some(model), session, policy: routing.policy })
+        let policy = routing.policy;
+        Ok(Plan { snapshot, model: Some(model), session, policy })
     }
 
     /// Chooses among the usable backends that are not in `tried` and below their limit. `waiting_since_us`: the request has
@@ -100,7 +102,7 @@ impl Plan {
         waiting_since_us: Option<u64>,
     ) -> Chosen {
         let shared = worker.shared;
-        let routing = &shared.config.routing;
+        let routing = &self.snapshot.rules.routing;
         let asks = self.policy.asks_prefixes() || routing.shadow.is_some_and(Policy::asks_prefixes);
         let by_prefix = asks && !scratch.chunks.key().is_empty();
         if by_prefix {
@@ -129,9 +131,12 @@ impl Plan {
                 in_window: shared.fleet.arrivals.in_window(worker.index, backend.slot),
                 in_flight: load.in_flight(),
                 in_flight_bytes: load.in_flight_bytes(),
-                matched_bytes: u64::from(chunks) * routing.prefix_chunk_bytes as u64,
+                matched_bytes: u64::from(chunks) * shared.config.routing.prefix_chunk_bytes as u64,
+                cold_permille: backend.cold_permille,
             });
         }
+        let draw = self.session.unwrap_or_else(|| worker.random());
+        slow_start::weigh(&mut scratch.candidates, &mut scratch.members, routing.prefix_min_match_bytes, draw);
         match self.decide(self.policy, worker, scratch, || shared.fleet.next_turn()) {
             Some((Decision { index, reason }, forecast)) => {
                 self.shadow(worker, scratch, index);
@@ -152,10 +157,10 @@ impl Plan {
         self.model.map_or(0, |_| xxhash_rust::xxh3::xxh3_64(self.snapshot.served(self.model).name.as_bytes()))
     }
 
-    /// The loads of the backends that could serve the request.
-    pub(super) fn loads<'w>(&self, worker: &'w Worker) -> impl Iterator<Item = &'w Load> {
-        let usable = &self.snapshot.served(self.model).usable;
-        usable.iter().map(|&member| worker.shared.fleet.load(self.snapshot.backend(member).slot))
+    /// The loads of the backends that could serve the request, without those in `tried`.
+    pub(super) fn loads<'w>(&self, worker: &'w Worker, tried: &[u16]) -> impl Iterator<Item = &'w Load> {
+        let slots = self.snapshot.served(self.model).usable.iter().map(|&member| self.snapshot.backend(member).slot);
+        slots.filter(|slot| !tried.contains(slot)).map(|slot| worker.shared.fleet.load(slot))
     }
 
     /// Takes the present snapshot, after a wait. False: the model is not served any more.
@@ -184,7 +189,7 @@ impl Plan {
         let candidates = &scratch.candidates;
         let decision = match policy {
             Policy::Prefixaware => {
-                route::prefixaware(candidates, worker.shared.config.routing.prefix_min_match_bytes, turn())
+                route::prefixaware(candidates, self.snapshot.rules.routing.prefix_min_match_bytes, turn())
             }
             Policy::Roundrobin => route::roundrobin(candidates, turn()),
             Policy::Session => route::session(candidates, self.session, turn()),
@@ -199,8 +204,7 @@ impl Plan {
 
     /// Counts what the shadow policy would have chosen in place of `index`. Takes no turn that the real one would miss.
     fn shadow(&self, worker: &Worker, scratch: &mut Scratch, index: usize) {
-        let routing = &worker.shared.config.routing;
-        let Some(policy) = routing.shadow.filter(|_| self.model.is_some()) else { return };
+        let Some(policy) = self.snapshot.rules.routing.shadow.filter(|_| self.model.is_some()) else { return };
         let Some((other, _)) = self.decide(policy, worker, scratch, || worker.random()) else { return };
         let counts = &worker.shard().shadow;
         counts.requests.add(1);
@@ -213,8 +217,7 @@ impl Plan {
     /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike. Called once
     /// there is a connection: a backend that cannot be reached must not be believed to hold anything.
     pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
-        let asks =
-            self.policy.asks_prefixes() || worker.shared.config.routing.shadow.is_some_and(Policy::asks_prefixes);
+        let asks = self.policy.asks_prefixes() || self.snapshot.rules.routing.shadow.is_some_and(Policy::asks_prefixes);
         if asks && self.model.is_some() && !scratch.chunks.key().is_empty() {
             worker.shared.trie.insert_found(scratch.chunks.key(), holder, &scratch.matches);
         }
@@ -222,14 +225,13 @@ impl Plan {
 
     /// The key and the name of the request's session, if it has one.
     pub(super) fn session<'a>(
-        &self,
-        worker: &'a Worker,
+        &'a self,
         scratch: &'a mut Scratch,
         head: &'a [u8],
         body: &'a [u8],
     ) -> Option<(&'a str, &'a [u8])> {
         self.session?;
-        let key = worker.shared.config.routing.session_key.as_deref()?;
+        let key = self.snapshot.rules.routing.session_key.as_deref()?;
         session(key, scratch, head, body).map(|name| (key, name))
     }
 

@@ -1,6 +1,6 @@
 //! Requests that wait because every backend that could take them is at its limit.
 //!
-//! A queue a worker, first in, first out among the requests for one model. Who waits is called by a release on its own worker
+//! A line a worker and model, first in, first out. Who waits is called by a release on its own worker
 //! or, for releases on other workers, by a tick while anybody waits; only the first for each model is called, and it looks
 //! itself whether it can go. Whoever leaves, by whatever path, calls the next one.
 //!
@@ -28,8 +28,15 @@ const HEAD_START_US: u64 = 20_000;
 
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: RefCell<VecDeque<Rc<Waiter>>>,
+    /// None of them is empty. There are few: one a model that is at its limit.
+    lines: RefCell<Vec<Line>>,
     ticking: Cell<bool>,
+}
+
+struct Line {
+    /// Names what is waited for: requests with the same number can use the same backends.
+    model: u64,
+    waiting: VecDeque<Rc<Waiter>>,
 }
 
 /// What a waiting request is told.
@@ -44,8 +51,6 @@ pub(super) enum Call {
 struct Waiter {
     /// On the clock that all workers share.
     since_us: u64,
-    /// Names what it waits for: requests with the same number can use the same backends.
-    model: u64,
     call: Cell<Option<Call>>,
     waker: Cell<Option<Waker>>,
 }
@@ -67,48 +72,65 @@ pub(super) fn must_yield(load: &Load, since_us: u64) -> bool {
 impl Queue {
     /// Whether somebody waits for that model here.
     pub(super) fn has(&self, model: u64) -> bool {
-        self.waiting.borrow().iter().any(|waiter| waiter.model == model)
+        self.lines.borrow().iter().any(|line| line.model == model)
     }
 
     /// Calls the first request for each model.
     pub(super) fn call_next(&self) {
-        let waiting = self.waiting.borrow();
-        let mut called: Vec<u64> = Vec::new();
-        for waiter in waiting.iter() {
-            if !called.contains(&waiter.model) {
-                called.push(waiter.model);
-                waiter.call(Call::Look);
-            }
+        for line in self.lines.borrow().iter() {
+            line.waiting.iter().take(1).for_each(|first| first.call(Call::Look));
         }
     }
 
+    /// Tells those who have waited since then or longer that their time is up.
     fn expire(&self, since_us: u64) {
-        let waiting = self.waiting.borrow();
-        waiting.iter().take_while(|waiter| waiter.since_us <= since_us).for_each(|waiter| waiter.call(Call::Expired));
+        for line in self.lines.borrow().iter() {
+            let expired = line.waiting.iter().take_while(|waiter| waiter.since_us <= since_us);
+            expired.for_each(|waiter| waiter.call(Call::Expired));
+        }
+    }
+
+    fn enter(&self, model: u64, waiter: Rc<Waiter>) {
+        let mut lines = self.lines.borrow_mut();
+        match lines.iter_mut().find(|line| line.model == model) {
+            Some(line) => line.waiting.push_back(waiter),
+            None => lines.push(Line { model, waiting: VecDeque::from([waiter]) }),
+        }
+    }
+
+    fn leave(&self, model: u64, waiter: &Rc<Waiter>) {
+        let mut lines = self.lines.borrow_mut();
+        if let Some(line) = lines.iter_mut().find(|line| line.model == model) {
+            // The first one leaves most often.
+            if let Some(at) = line.waiting.iter().position(|other| Rc::ptr_eq(other, waiter)) {
+                line.waiting.remove(at);
+            }
+        }
+        lines.retain(|line| !line.waiting.is_empty());
     }
 }
 
 /// A place in the queue; dropping it leaves the queue.
 pub(super) struct Place {
     worker: Rc<Worker>,
+    model: u64,
     waiter: Rc<Waiter>,
     /// The load of some backends may say since when it waits.
     wants: Cell<bool>,
 }
 
 impl Place {
-    /// The last place in the worker's queue. `None`: as many requests wait, over all workers, as may.
+    /// The last place in the worker's line for the model. `None`: as many requests wait, over all workers, as may.
     pub(super) fn take(worker: &Rc<Worker>, model: u64) -> Option<Self> {
         let shared = worker.shared;
         let limit = shared.config.overload.queue_requests;
         shared.queued.fetch_update(Relaxed, Relaxed, |now| (now < limit).then_some(now + 1)).ok()?;
-        let waiter = Waiter { since_us: shared.micros(), model, call: Cell::new(None), waker: Cell::new(None) };
-        let waiter = Rc::new(waiter);
-        worker.queue.waiting.borrow_mut().push_back(Rc::clone(&waiter));
+        let waiter = Rc::new(Waiter { since_us: shared.micros(), call: Cell::new(None), waker: Cell::new(None) });
+        worker.queue.enter(model, Rc::clone(&waiter));
         if !worker.queue.ticking.replace(true) {
             monoio::spawn(tick(Rc::clone(worker)));
         }
-        Some(Place { worker: Rc::clone(worker), waiter, wants: Cell::new(false) })
+        Some(Place { worker: Rc::clone(worker), model, waiter, wants: Cell::new(false) })
     }
 
     pub(super) fn since_us(&self) -> u64 {
@@ -117,8 +139,9 @@ impl Place {
 
     /// Nobody has waited longer for the same model here.
     fn is_first(&self) -> bool {
-        let waiting = self.worker.queue.waiting.borrow();
-        waiting.iter().find(|waiter| waiter.model == self.waiter.model).is_some_and(|w| Rc::ptr_eq(w, &self.waiter))
+        let lines = self.worker.queue.lines.borrow();
+        let line = lines.iter().find(|line| line.model == self.model);
+        line.and_then(|line| line.waiting.front()).is_some_and(|first| Rc::ptr_eq(first, &self.waiter))
     }
 
     /// Lets all workers know that this request waits for these backends, if it is its turn next here.
@@ -145,11 +168,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let shared = self.worker.shared;
-        let mut waiting = self.worker.queue.waiting.borrow_mut();
-        if let Some(at) = waiting.iter().position(|waiter| Rc::ptr_eq(waiter, &self.waiter)) {
-            waiting.remove(at);
-        }
-        drop(waiting);
+        self.worker.queue.leave(self.model, &self.waiter);
         shared.queued.fetch_sub(1, Relaxed);
         if self.wants.get() {
             // The backends may be others by now than when it wanted them.
@@ -168,7 +187,7 @@ async fn tick(worker: Rc<Worker>) {
     let timeout_us = worker.shared.config.overload.queue_timeout.as_micros() as u64;
     loop {
         monoio::time::sleep(TICK).await;
-        if worker.queue.waiting.borrow().is_empty() {
+        if worker.queue.lines.borrow().is_empty() {
             worker.queue.ticking.set(false);
             return;
         }

@@ -1,4 +1,4 @@
-//! The answer's way to the client: one read, one write, one buffer.
+//! The answer's way to the client: one read, one write, one buffer; a large body of known length goes by `splice`.
 //!
 //! While the client takes no bytes, nothing is read from the backend. Each read is forwarded at once. What comes after the
 //! framed end is never forwarded. A body that ends early ends early for the client too.
@@ -11,6 +11,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::forecast::Watch;
 use super::socket::{Got, Socket};
+use super::splice;
 use crate::http::chunked::{Decoder, LAST_CHUNK, Step, write_size};
 use crate::http::fault::BadResponse;
 use crate::http::framing::ResponseBody;
@@ -76,7 +77,8 @@ pub(super) async fn relay(
 ) -> Result<bool, Failure> {
     let mut rest = Rest::new(answer.body, &client.worker.limits);
     let mut head = answer.head;
-    let mut last_read = Instant::now();
+    // The clock is asked for streams alone.
+    let mut last_read = rest.is_stream().then(Instant::now);
     loop {
         let step = rest.take(bytes.filled_mut()).map_err(|bad| match head {
             [] => Failure::Broken(ErrorKind::BadResponse),
@@ -96,14 +98,19 @@ pub(super) async fn relay(
         if step.done {
             return Ok(bytes.is_empty() && !matches!(rest, Rest::UntilClose));
         }
-        if matches!(rest, Rest::Fixed(remaining) if remaining >= BULK) && bytes.is_empty() && bytes.capacity() < LARGE {
-            *bytes = Buffer::new(&client.worker.blocks, LARGE);
+        if let (Rest::Fixed(remaining), true) = (&rest, bytes.is_empty()) {
+            if splice::to_client(client, upstream, *remaining, answer.lane).await? {
+                return Ok(true);
+            }
+            if *remaining >= BULK && bytes.capacity() < LARGE {
+                *bytes = Buffer::new(&client.worker.blocks, LARGE);
+            }
         }
         let more = read(client, upstream, bytes).await?;
-        if let (true, Some(lane)) = (rest.is_stream(), answer.lane) {
+        if let (Some(last_read), Some(lane)) = (&mut last_read, answer.lane) {
             let now = Instant::now();
-            lane.gap.observe(now.duration_since(last_read).as_micros() as u64, &BOUNDS_US);
-            last_read = now;
+            lane.gap.observe(now.duration_since(*last_read).as_micros() as u64, &BOUNDS_US);
+            *last_read = now;
         }
         if !more {
             return match rest {

@@ -37,7 +37,7 @@ pub(super) fn routed(
     let seconds = elapsed.as_secs_f64();
     // Lent out, since the session is read by way of the same scratch.
     let id = std::mem::take(&mut scratch.request_id);
-    let session = plan.session(worker, scratch, request.head(), request.body()).map(|(key, name)| shown(key, name));
+    let session = plan.session(scratch, request.head(), request.body()).map(|(key, name)| shown(key, name));
     let (session, request_id) = (session.as_deref(), String::from_utf8_lossy(&id));
     match worker.shared.config.log.format {
         LogFormat::Text => tracing::info!(

@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
@@ -18,6 +18,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use monoio::net::TcpStream;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
+use rustix::pipe::{SpliceFlags, splice};
 use socket2::SockRef;
 
 use super::deadline::{Deadlines, Ends, Ticket};
@@ -111,30 +114,42 @@ impl Socket {
             return Ok(Got::Wait);
         }
         self.reads.set(self.reads.get() + 1);
-        loop {
-            return match (&*SockRef::from(&self.fd())).read(into) {
-                Ok(0) => Ok(Got::End),
-                Ok(n) => {
-                    self.drained.set(n < into.len());
-                    Ok(Got::Bytes(n))
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Got::Wait),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Err(e),
-            };
+        let room = into.len();
+        match now(|| recv(self.fd(), &mut *into, RecvFlags::empty()))? {
+            Some((_, 0)) => Ok(Got::End),
+            Some((_, n)) => {
+                self.drained.set(n < room);
+                Ok(Got::Bytes(n))
+            }
+            None => Ok(Got::Wait),
         }
     }
 
     /// Writes what the kernel takes, without waiting. `None`: it takes nothing now.
     pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        loop {
-            return match (&*SockRef::from(&self.fd())).write_vectored(parts) {
-                Ok(n) => Ok(Some(n)),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Err(e),
-            };
+        match parts {
+            [part] => now(|| send(self.fd(), part, SendFlags::NOSIGNAL)),
+            _ => now(|| sendmsg(self.fd(), parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)),
         }
+    }
+
+    /// Moves what is there, `most` bytes at most, into a pipe that is empty.
+    pub(super) fn splice_into(&self, pipe: BorrowedFd<'_>, most: usize) -> io::Result<Got> {
+        debug_assert!(most > 0, "nothing looks like the end");
+        if self.drained.get() || self.reads.get() == READS_IN_A_ROW {
+            return Ok(Got::Wait);
+        }
+        self.reads.set(self.reads.get() + 1);
+        match splice_now(self.fd(), pipe, most)? {
+            Some(0) => Ok(Got::End),
+            Some(n) => Ok(Got::Bytes(n)),
+            None => Ok(Got::Wait),
+        }
+    }
+
+    /// Moves up to `held` bytes out of a pipe that holds as many. `None`: the kernel takes nothing now.
+    pub(super) fn splice_from(&self, pipe: BorrowedFd<'_>, held: usize) -> io::Result<Option<usize>> {
+        splice_now(pipe, self.fd(), held)
     }
 
     /// A connection that waits at this listening socket, tuned and non-blocking.
@@ -154,12 +169,10 @@ impl Socket {
 
     /// Looks at what a read would bring, without taking it.
     pub(super) fn peek(&self) -> io::Result<Got> {
-        let mut byte = [std::mem::MaybeUninit::uninit(); 1];
-        match SockRef::from(&self.fd()).peek(&mut byte) {
-            Ok(0) => Ok(Got::End),
-            Ok(n) => Ok(Got::Bytes(n)),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(Got::Wait),
-            Err(e) => Err(e),
+        match now(|| recv(self.fd(), &mut [0_u8; 1], RecvFlags::PEEK))? {
+            Some((_, 0)) => Ok(Got::End),
+            Some((_, n)) => Ok(Got::Bytes(n)),
+            None => Ok(Got::Wait),
         }
     }
 
@@ -231,6 +244,25 @@ impl Socket {
     pub(super) fn reset_on_close(&self) {
         self.resets.set(SockRef::from(&self.fd()).set_linger(Some(Duration::ZERO)).is_ok());
     }
+}
+
+/// Makes a call that does not wait. `None`: it would have to.
+///
+/// The calls are the kernel's own: the C library makes each a cancellation point, which costs as much as a small copy.
+fn now<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<Option<T>> {
+    loop {
+        return match call() {
+            Ok(value) => Ok(Some(value)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::INTR) => continue,
+            Err(error) => Err(error.into()),
+        };
+    }
+}
+
+/// Splices without waiting. `None`: it would have to wait.
+fn splice_now(from: BorrowedFd<'_>, to: BorrowedFd<'_>, most: usize) -> io::Result<Option<usize>> {
+    now(|| splice(from, None, to, None, most, SpliceFlags::NONBLOCK | SpliceFlags::MOVE))
 }
 
 /// Nothing is wrong with the peer: there is no descriptor or memory left here.

@@ -158,6 +158,7 @@ async fn open(worker: &Worker, make: impl Fn() -> io::Result<socket2::Socket>) -
     match make() {
         Err(error) if is_exhaustion(&error) => {
             worker.pools.borrow_mut().clear();
+            worker.pipes.clear();
             monoio::time::sleep(EXHAUSTED_PAUSE).await;
             make()
         }

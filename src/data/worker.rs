@@ -5,12 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::buffer::Blocks;
 use super::deadline::Deadlines;
 use super::lease::Leases;
+use super::mailbox::{Mailboxes, Seat};
+use super::pipes::Pipes;
 use super::queue::Queue;
 use super::turn::Turns;
 use super::upstream::Pools;
@@ -26,8 +27,10 @@ pub(super) const TICK: Duration = Duration::from_millis(50);
 pub(super) struct Worker {
     pub(super) shared: &'static Shared,
     pub(super) index: usize,
+    pub(super) mailboxes: &'static Mailboxes,
     pub(super) limits: Limits,
     pub(super) blocks: Rc<Blocks>,
+    pub(super) pipes: Pipes,
     pub(super) leases: Leases,
     pub(super) turns: Turns,
     pub(super) queue: Queue,
@@ -51,13 +54,15 @@ impl Deref for View {
 }
 
 impl Worker {
-    pub(super) fn new(shared: &'static Shared, index: usize) -> Rc<Self> {
+    pub(super) fn new(shared: &'static Shared, mailboxes: &'static Mailboxes, index: usize) -> Rc<Self> {
         let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), index);
         Rc::new(Worker {
             shared,
             index,
+            mailboxes,
             limits: Limits { head_bytes: shared.config.max_head_bytes, ..Limits::default() },
             blocks: Rc::default(),
+            pipes: Pipes::default(),
             leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
             turns: Turns::default(),
             queue: Queue::default(),
@@ -93,21 +98,30 @@ impl Worker {
         z ^ (z >> 31)
     }
 
+    /// Publishes how many pipes there are.
+    pub(super) fn count_pipes(&self) {
+        self.shard().pipes_open.set(self.pipes.open() as u64);
+        self.shard().pipes_busy.set(self.pipes.busy() as u64);
+    }
+
     pub(super) fn draining(&self) -> bool {
-        self.shared.phase() == Phase::Draining
+        self.shared.phase() >= Phase::Leaving
     }
 
     /// The worker's housekeeping, until the process ends.
     pub(super) async fn housekeep(self: Rc<Self>) {
         loop {
             monoio::time::sleep(TICK).await;
-            if self.draining() {
+            if self.shared.phase() == Phase::Draining {
                 self.deadlines.end_idle();
             }
             self.deadlines.tick();
             self.pools.borrow_mut().expire(self.deadlines.now_ms(), self.shared.config.times.upstream_idle);
             self.shared.trie.tick();
             self.blocks.trim();
+            if self.pipes.trim() {
+                self.count_pipes();
+            }
         }
     }
 }
@@ -121,20 +135,21 @@ fn authorization(config: &Config) -> Option<Vec<u8>> {
     }
 }
 
-/// One open client connection, counted for the whole process as long as it lives.
-pub(super) struct Counted(Rc<Worker>);
+/// One open client connection of this worker, counted as long as it lives.
+pub(super) struct Counted {
+    worker: Rc<Worker>,
+    _seat: Seat,
+}
 
 impl Counted {
-    pub(super) fn new(worker: &Rc<Worker>) -> Self {
-        worker.shared.connections.fetch_add(1, Relaxed);
+    pub(super) fn new(worker: &Rc<Worker>, seat: Seat) -> Self {
         worker.shard().accepted.add(1);
-        Counted(Rc::clone(worker))
+        Counted { worker: Rc::clone(worker), _seat: seat }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.shared.connections.fetch_sub(1, Relaxed);
-        self.0.shard().closed.add(1);
+        self.worker.shard().closed.add(1);
     }
 }

@@ -39,7 +39,7 @@ impl Fleet {
     /// A fleet that knows no backend yet.
     pub fn new(slots: usize, workers: usize, tenants: Tenants) -> Self {
         Fleet {
-            snapshot: ArcSwap::from_pointee(Snapshot::default()),
+            snapshot: ArcSwap::from_pointee(Snapshot::unknown()),
             load: (0..slots).map(|_| Load::default()).collect(),
             prefill: (0..slots).map(|_| Prefill::default()).collect(),
             belief: (0..slots).map(|_| Belief::default()).collect(),
@@ -78,5 +78,16 @@ impl Fleet {
     /// The next number of one sequence over all workers: round robin and the rotation among equals.
     pub fn next_turn(&self) -> u64 {
         self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fleet, Tenants};
+
+    #[test]
+    fn before_anything_is_known_no_model_is_said_to_be_absent() {
+        let fleet = Fleet::new(4, 1, Tenants::new(0, 0));
+        assert!(fleet.snapshot().load().learning);
     }
 }

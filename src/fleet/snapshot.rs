@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-use crate::config::{BackendUrl, ModelType};
+use crate::config::{BackendUrl, ModelType, Routing};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -17,8 +17,10 @@ pub enum State {
     Unknown,
     Up,
     Down,
-    /// Takes no requests for a while, without being down.
+    /// It was sent to sleep: it takes no requests until it is woken up.
     Sleeping,
+    /// It gets no more requests, by the configuration; those that run there end.
+    Draining,
 }
 
 impl State {
@@ -28,6 +30,7 @@ impl State {
             State::Up => "up",
             State::Down => "down",
             State::Sleeping => "sleeping",
+            State::Draining => "draining",
         }
     }
 }
@@ -46,6 +49,8 @@ pub struct Backend {
     pub model_type: Option<ModelType>,
     pub label: Option<String>,
     pub state: State,
+    /// It came back a moment ago: how much of its share it does not get yet, in thousandths.
+    pub cold_permille: u16,
     /// Hash of the URL: the same in every process and after every restart.
     pub identity: u64,
 }
@@ -57,6 +62,14 @@ pub struct Member {
     pub backend: u16,
     /// Where the counters of this (server, model) stand in a shard.
     pub lane: u32,
+}
+
+/// What holds for all backends, and may change while the router runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rules {
+    /// Alias → model.
+    pub aliases: Vec<(String, String)>,
+    pub routing: Routing,
 }
 
 /// A model that some known backend serves.
@@ -81,15 +94,17 @@ pub struct Snapshot {
     any: Served,
     /// Some backend has not told its models yet, so that an unknown model may still turn up.
     pub learning: bool,
+    pub rules: Arc<Rules>,
 }
 
 impl Snapshot {
+    /// Before anything is known: every model may still turn up.
+    pub fn unknown() -> Self {
+        Snapshot { learning: true, ..Snapshot::default() }
+    }
+
     /// `lane(server, model)` gives the place of that pair's counters; the model is empty for requests that name none.
-    pub fn new(
-        backends: Vec<Arc<Backend>>,
-        aliases: &[(String, String)],
-        mut lane: impl FnMut(&str, &str) -> u32,
-    ) -> Self {
+    pub fn new(backends: Vec<Arc<Backend>>, rules: Arc<Rules>, mut lane: impl FnMut(&str, &str) -> u32) -> Self {
         let mut snapshot = Snapshot { learning: backends.iter().any(|b| b.models.is_empty()), ..Snapshot::default() };
         for (index, backend) in (0..).zip(&backends) {
             let usable = backend.state == State::Up && !backend.addresses.is_empty();
@@ -104,12 +119,13 @@ impl Snapshot {
                 }
             }
         }
-        for (alias, model) in aliases {
+        for (alias, model) in &rules.aliases {
             if let Some(&number) = snapshot.names.get(model) {
                 snapshot.names.entry(alias.clone()).or_insert(number);
             }
         }
         snapshot.backends = backends;
+        snapshot.rules = rules;
         snapshot
     }
 
@@ -168,6 +184,7 @@ mod tests {
             model_type: None,
             label: None,
             state,
+            cold_permille: 0,
             identity: u64::from(slot),
         })
     }
@@ -184,8 +201,8 @@ mod tests {
             backend(2, &["a"], State::Up),
             backend(3, &[], State::Unknown),
         ];
-        let snapshot =
-            Snapshot::new(backends, &[("x".to_owned(), "a".to_owned()), ("y".to_owned(), "gone".to_owned())], |_, _| 0);
+        let aliases = vec![("x".to_owned(), "a".to_owned()), ("y".to_owned(), "gone".to_owned())];
+        let snapshot = Snapshot::new(backends, Arc::new(Rules { aliases, ..Rules::default() }), |_, _| 0);
         let a = snapshot.model(b"a");
         assert_eq!(members(snapshot.served(a)), [0, 2]);
         assert_eq!(a, snapshot.model(b"x"));
@@ -197,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_known_model_whose_backends_are_down_is_still_known() {
-        let snapshot = Snapshot::new(vec![backend(0, &["a"], State::Down)], &[], |_, _| 0);
+        let snapshot = Snapshot::new(vec![backend(0, &["a"], State::Down)], Arc::default(), |_, _| 0);
         assert_eq!(members(snapshot.served(snapshot.model(b"a"))), [0u16; 0]);
         assert!(snapshot.model(b"a").is_some() && snapshot.sole_model() == snapshot.model(b"a"));
         assert!(!snapshot.learning && snapshot.served(None).usable.is_empty());

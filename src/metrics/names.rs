@@ -128,12 +128,18 @@ metrics! {
 
     WORKER_ACCEPTED_TOTAL Counter "trieway_worker_accepted_connections_total" ["worker"]
         "Client connections accepted.";
+    WORKER_HANDED_OVER_TOTAL Counter "trieway_worker_handed_over_connections_total" ["worker"]
+        "Client connections that the worker took off its queue and gave to another worker, which had clearly fewer.";
     WORKER_OPEN Gauge "trieway_worker_open_connections" ["worker"]
         "Client connections that are open.";
     WORKER_REQUESTS_TOTAL Counter "trieway_worker_requests_total" ["worker"]
         "Requests whose head was read, wherever they went.";
     WORKER_CPU_SECONDS_TOTAL Counter "trieway_worker_cpu_seconds_total" ["worker"]
         "CPU time of the worker's thread.";
+    WORKER_SPLICED_BYTES_TOTAL Counter "trieway_worker_spliced_bytes_total" ["worker"]
+        "Body bytes that went from a backend to a client by splice, without a copy.";
+    WORKER_PIPES Gauge "trieway_worker_splice_pipes" ["worker", "state"]
+        "Pipes for splicing: busy with an answer, or idle in the pool.";
     REFUSED_TOTAL Counter "trieway_refused_requests_total" ["status"]
         "Requests that the router answered with an error of its own, by status class.";
     REJECTED_TOTAL Counter "trieway_rejected_requests_total" ["reason"]

@@ -47,6 +47,11 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
+    /// For a gauge.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -190,8 +195,10 @@ pub struct Shadow {
 
 pub struct Shard {
     lanes: Box<[OnceLock<Box<Lane>>]>,
-    /// Connections accepted.
+    /// Connections that the worker serves or served.
     pub accepted: Counter,
+    /// Connections that another worker got, since it had clearly fewer.
+    pub handed_over: Counter,
     /// Client connections that ended; `accepted - closed` are open.
     pub closed: Counter,
     /// Requests whose head was read in full, wherever they went.
@@ -208,6 +215,11 @@ pub struct Shard {
     /// Connections that ended by a panic in their code.
     pub panics: Counter,
     pub accept_errors: Counter,
+    /// Body bytes that were spliced from socket to socket; `response_bytes` of a lane has them, too.
+    pub spliced_bytes: Counter,
+    /// Pipes for splicing that are open, and those of them that carry an answer now.
+    pub pipes_open: Counter,
+    pub pipes_busy: Counter,
     /// The worker's thread id, for its CPU time; 0 until it runs.
     pub thread_id: AtomicI32,
 }
@@ -217,6 +229,7 @@ impl Default for Shard {
         Shard {
             lanes: (0..MAX_LANES).map(|_| OnceLock::new()).collect(),
             accepted: Counter::default(),
+            handed_over: Counter::default(),
             closed: Counter::default(),
             requests: Counter::default(),
             refused: Default::default(),
@@ -226,6 +239,9 @@ impl Default for Shard {
             control: Counter::default(),
             panics: Counter::default(),
             accept_errors: Counter::default(),
+            spliced_bytes: Counter::default(),
+            pipes_open: Counter::default(),
+            pipes_busy: Counter::default(),
             thread_id: AtomicI32::new(0),
         }
     }

@@ -3,6 +3,7 @@
 //! A caller builds the candidates (only usable backends that serve the model, without those that the request has already
 //! tried) and passes in what varies: a turn number, a random number. Nothing here knows a socket, a clock or the trie.
 
+pub mod slow_start;
 pub mod ttft;
 
 /// A backend that could take the request, with what the policies look at.
@@ -17,6 +18,8 @@ pub struct Candidate {
     pub in_flight_bytes: u64,
     /// Leading bytes of the prompt that it probably holds.
     pub matched_bytes: u64,
+    /// How much of its share it does not get yet; 0: it gets all. See [`slow_start`].
+    pub cold_permille: u16,
 }
 
 /// Why a backend was chosen. The order is the index into metrics.

@@ -55,7 +55,8 @@ pub fn requests(stream: &[u8], authority: &str) -> Vec<Request> {
             fields: read.fields.iter().map(|(name, value)| (text(name), text(value))).collect(),
             body: body.to_vec(),
         };
-        let is_probe = request.method == "GET" && ["/v1/models", "/health", "/metrics"].contains(&&*request.target);
+        let is_probe = request.method == "GET"
+            && ["/v1/models", "/health", "/metrics", "/is_sleeping"].contains(&&*request.target);
         if !is_probe {
             assert!(!rest.starts_with(b"\r\n"), "an empty line before a request: {}", rest.escape_ascii());
             check(&request, read.http_11 && read.keep_alive, authority);

@@ -171,6 +171,11 @@ impl Client {
         chunk
     }
 
+    /// The rest of a chunked answer, as it stands on the wire.
+    pub fn response_rest(&mut self) -> Vec<u8> {
+        self.until(b"0\r\n\r\n")
+    }
+
     /// Bytes up to and with `end`.
     pub fn until(&mut self, end: &[u8]) -> Vec<u8> {
         loop {
@@ -189,6 +194,19 @@ impl Client {
     /// Everything until the connection ends, by FIN or by reset.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.read_some() {}
+        std::mem::take(&mut self.rest)
+    }
+
+    /// The same, or until nothing has come for `limit`.
+    pub fn read_to_end_within(&mut self, limit: std::time::Duration) -> Vec<u8> {
+        self.stream.set_read_timeout(Some(limit)).expect("option");
+        let mut bytes = [0; 4096];
+        while let Ok(n) = self.stream.read(&mut bytes)
+            && n > 0
+        {
+            self.rest.extend_from_slice(&bytes[..n]);
+        }
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("option");
         std::mem::take(&mut self.rest)
     }
 

@@ -1,6 +1,7 @@
 //! A scripted backend: answers probes by itself, records every other request as it stood on the wire, and answers it by
 //! the test's handler.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,11 +43,15 @@ struct Shared {
     received: Mutex<Vec<Received>>,
     /// Everything that came, a connection an entry.
     streams: Mutex<Vec<Vec<u8>>>,
+    /// Every connection, to be cut when the process is killed.
+    open: Mutex<HashMap<usize, TcpStream>>,
     /// When a client's end was seen while a handler watched for it.
     gone: Mutex<Vec<Instant>>,
     stop: AtomicBool,
     /// Requests are taken and nothing is answered, probes included.
     frozen: AtomicBool,
+    /// What `/is_sleeping` says; `None`: there is no such path.
+    sleeping: Mutex<Option<bool>>,
 }
 
 pub struct Origin {
@@ -132,9 +137,11 @@ impl Origin {
         let shared = Arc::new(Shared {
             received: Mutex::default(),
             streams: Mutex::default(),
+            open: Mutex::default(),
             gone: Mutex::default(),
             stop: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
+            sleeping: Mutex::default(),
         });
         let list: Vec<_> = models.iter().map(|m| serde_json::json!({"id": m, "object": "model"})).collect();
         let models = ok(&serde_json::json!({"object": "list", "data": list}).to_string());
@@ -148,7 +155,10 @@ impl Origin {
                 accepting.streams.lock().expect("streams").push(Vec::new());
                 let Ok(stream) = stream else { continue };
                 let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
-                std::thread::spawn(move || serve(Peer { stream, connection, shared }, connection, &models, &*handler));
+                std::thread::spawn(move || {
+                    let _open = Open::new(&shared, connection, &stream);
+                    serve(Peer { stream, connection, shared: Arc::clone(&shared) }, connection, &models, &*handler);
+                });
             }
         });
         Origin { address, shared }
@@ -173,9 +183,27 @@ impl Origin {
         self.shared.streams.lock().expect("streams").iter_mut().for_each(Vec::clear);
     }
 
+    /// Ends as a killed process does: it refuses connections, and those that it had are reset.
+    pub fn kill(self) -> SocketAddr {
+        let (address, shared) = (self.address, Arc::clone(&self.shared));
+        // Its listener is closed once its thread has noticed.
+        drop(self);
+        super::eventually("it refuses", || TcpStream::connect(address).is_err());
+        for (_, stream) in shared.open.lock().expect("open").drain() {
+            super::reset_on_close(&stream);
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        address
+    }
+
     /// Answers nothing any more, not even probes, until it is thawed.
     pub fn freeze(&self, frozen: bool) {
         self.shared.frozen.store(frozen, Ordering::SeqCst);
+    }
+
+    /// From here on it has the path `/is_sleeping`, and says this there.
+    pub fn say_sleeping(&self, sleeping: bool) {
+        *self.shared.sleeping.lock().expect("state") = Some(sleeping);
     }
 
     /// Every request that came, read once more from the connections' bytes by a reader of its own. Requests that were cut
@@ -200,6 +228,22 @@ impl Drop for Origin {
     }
 }
 
+/// Keeps a second hold on a connection while it is served, by which it can be cut.
+struct Open(Arc<Shared>, usize);
+
+impl Open {
+    fn new(shared: &Arc<Shared>, connection: usize, stream: &TcpStream) -> Self {
+        shared.open.lock().expect("open").extend(stream.try_clone().map(|stream| (connection, stream)));
+        Open(Arc::clone(shared), connection)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.lock().expect("open").remove(&self.1);
+    }
+}
+
 fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut Peer, &Received) -> bool) {
     let _ = peer.stream.set_nodelay(true);
     let mut rest = Vec::new();
@@ -213,11 +257,12 @@ fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut 
         if stopped() {
             return;
         }
-        let probe = ["GET /v1/models ", "GET /health ", "GET /metrics "]
+        let probe = ["GET /v1/models ", "GET /health ", "GET /metrics ", "GET /is_sleeping "]
             .iter()
             .position(|line| received.head.starts_with(line));
         let go_on = match probe {
             Some(0) => peer.send(models),
+            Some(3) => peer.send(sleep_answer(*shared.sleeping.lock().expect("state"))),
             Some(_) => peer.send(ok("")),
             None => {
                 peer.shared.received.lock().expect("received").push(received.clone());
@@ -227,6 +272,13 @@ fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut 
         if !go_on {
             return;
         }
+    }
+}
+
+fn sleep_answer(sleeping: Option<bool>) -> String {
+    match sleeping {
+        Some(sleeping) => ok(&format!("{{\"is_sleeping\":{sleeping}}}")),
+        None => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned(),
     }
 }
 

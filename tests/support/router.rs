@@ -64,13 +64,14 @@ impl Router {
     }
 
     /// The same by a command that ends in running the binary, [`locally`] or [`limited`].
-    pub fn start_by(mut command: Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the router starts");
+    pub fn start_by(command: Command) -> Self {
+        Self::start_with(command, Stdio::null())
+    }
+
+    /// The same with this as standard input.
+    pub fn start_with(mut command: Command, stdin: Stdio) -> Self {
+        let mut child =
+            command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the router starts");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let log = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&log);

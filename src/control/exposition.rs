@@ -133,8 +133,8 @@ fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
             family.optional(&[&member.name], figure(prefill, belief));
         }
     };
-    figures(&names::PREFILL_QUEUE_SECONDS, &|prefill, _| Some(prefill.queue_s(now_ns) * prefill.factor()));
-    figures(&names::PREFILL_BUSY_RATIO, &|prefill, _| Some(prefill.busy(now_ns)));
+    figures(&names::PREFILL_QUEUE_SECONDS, &|prefill, _| Some(prefill.look(now_ns).queue_s));
+    figures(&names::PREFILL_BUSY_RATIO, &|prefill, _| Some(prefill.look(now_ns).busy));
     figures(&names::PREFILL_FACTOR, &|prefill, _| Some(prefill.factor()));
     let chunk_bytes = routing.prefix_chunk_bytes as f64;
     figures(&names::CACHE_REACH_BYTES, &|_, belief| {

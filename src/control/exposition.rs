@@ -113,7 +113,8 @@ fn engines(writer: &mut Writer, members: &[&Member]) {
 /// What `ttft` has learnt; nothing of a backend that it has not been told anything by.
 fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     let shared = plane.shared;
-    let routing = &shared.config.routing;
+    let snapshot = shared.fleet.snapshot().load();
+    let routing = &snapshot.rules.routing;
     if ![Some(routing.policy), routing.shadow].contains(&Some(Policy::Ttft)) {
         return;
     }

@@ -80,9 +80,8 @@ fn summary(config: &Config, driver: data::Driver) -> String {
     let routing = &config.routing;
     let policy = match routing.policy {
         Policy::Prefixaware => format!("prefixaware from {} matched bytes on", routing.prefix_min_match_bytes),
-        Policy::Roundrobin => "roundrobin".to_owned(),
         Policy::Session => format!("session by {}", routing.session_key.as_deref().unwrap_or_default()),
-        Policy::Leastload => "leastload".to_owned(),
+        other => other.as_str().to_owned(),
     };
     let plural = |n: usize, what: &str| if n == 1 { format!("{n} {what}") } else { format!("{n} {what}s") };
     format!(

@@ -1,6 +1,5 @@
 //! What stands in `deploy/`: it parses, names only what exists, and says what the documents say.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -59,15 +58,8 @@ fn check_objects(objects: &[Value]) {
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("seconds");
     let pre_stop = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().expect("seconds");
-    let flags: Vec<String> = serde_json::from_value(container["args"].clone()).expect("flags");
-    let variables = container["env"].as_array().expect("variables").iter();
-    let environment: BTreeMap<_, _> =
-        variables.map(|v| (v["name"].as_str().expect("name"), v["value"].as_str().expect("value"))).collect();
-    let backends = format!("--static-backends={}", environment["TRIEWAY_STATIC_BACKENDS"]);
-    let line: Vec<String> = std::iter::once("trieway".to_owned()).chain(flags).chain([backends]).collect();
-    let config = trieway::config::from_args(&line).expect("flags that the router takes");
+    let config = config(container);
     assert!(grace > pre_stop + config.times.drain.as_secs(), "{grace} s are less than the drain takes");
-    assert_eq!(config.backends.len(), 2);
     let account = &of_kind(objects, "ServiceAccount")["metadata"]["name"];
     assert_eq!(pod["serviceAccountName"], *account);
     assert_eq!(of_kind(objects, "RoleBinding")["subjects"][0]["name"], *account);
@@ -75,6 +67,27 @@ fn check_objects(objects: &[Value]) {
     for rule in of_kind(objects, "Role")["rules"].as_array().expect("rules") {
         assert_eq!((&rule["resources"], &rule["verbs"]), (&json!(["pods"]), &json!(["get", "list", "watch"])));
     }
+}
+
+/// What the router makes of the container's arguments and environment.
+fn config(container: &Value) -> trieway::config::Config {
+    let mut line = vec!["trieway".to_owned()];
+    line.extend(serde_json::from_value::<Vec<String>>(container["args"].clone()).expect("flags"));
+    for variable in container["env"].as_array().expect("variables") {
+        let name =
+            variable["name"].as_str().and_then(|name| name.strip_prefix("TRIEWAY_")).expect("one of the router's");
+        let flag = name.to_lowercase().replace('_', "-");
+        let known = trieway::config::command().get_arguments().any(|arg| arg.get_long() == Some(&flag));
+        assert!(known, "TRIEWAY_{name} is no flag's variable");
+        let value = variable["value"].as_str().unwrap_or("a-namespace");
+        line.push(format!("--{flag}={value}"));
+    }
+    assert!(line.contains(&"--service-discovery=k8s".to_owned()));
+    if !cfg!(feature = "kubernetes") {
+        line.retain(|flag| !flag.starts_with("--service-discovery") && !flag.starts_with("--k8s"));
+        line.push("--static-backends=http://a:1".to_owned());
+    }
+    trieway::config::from_args(&line).expect("flags that the router takes")
 }
 
 #[test]
@@ -107,8 +120,10 @@ fn render(template: &str, values: &Value) -> String {
         let trimmed = line.trim();
         match trimmed.strip_prefix("{{- ").and_then(|rest| rest.strip_suffix(" }}")) {
             Some("end") => skip = false,
+            Some("else") => skip = !skip,
             Some(action) => match action.split_whitespace().collect::<Vec<_>>()[..] {
-                ["if", path] => skip = value(path) == Value::Bool(false),
+                ["if", path] => skip = [json!(false), json!("")].contains(&value(path)),
+                _ if skip => {}
                 // JSON is YAML, too.
                 ["toYaml", path, "|", "nindent", indent] => {
                     let indent = indent.parse().expect("a number");
@@ -145,6 +160,12 @@ fn the_chart_renders_to_complete_manifests() {
     let templates = files("helm/trieway/templates");
     let rendered = templates.iter().flat_map(|name| yaml(name, &render(&read(name), values)));
     check_objects(&rendered.collect::<Vec<_>>());
+    let mut fixed = values.clone();
+    fixed["staticBackends"] = "http://a:1,http://b:2".into();
+    let name = "helm/trieway/templates/deployment.yaml";
+    let deployment = &yaml(name, &render(&read(name), &fixed))[0];
+    let environment = &deployment["spec"]["template"]["spec"]["containers"][0]["env"];
+    assert_eq!(*environment, json!([{"name": "TRIEWAY_STATIC_BACKENDS", "value": "http://a:1,http://b:2"}]));
 }
 
 /// Names of metrics in a query: words with one of the prefixes.

@@ -160,6 +160,7 @@ fn start(api: SocketAddr, port: u16, folder: &std::path::Path) -> Router {
     });
     std::fs::write(&file, config.to_string()).expect("writes the file");
     let port = port.to_string();
+    let state = folder.join("state").display().to_string();
     let mut command = support::router::locally(&[
         "--service-discovery",
         "k8s",
@@ -171,6 +172,8 @@ fn start(api: SocketAddr, port: u16, folder: &std::path::Path) -> Router {
         &port,
         "--static-backend-health-check-interval",
         "0.2",
+        "--state-file",
+        &state,
     ]);
     command.env("KUBECONFIG", &file);
     Router::start_by(command)
@@ -249,5 +252,42 @@ fn backends_stay_while_the_api_server_is_away() {
     cluster.apply("b", "127.0.0.2", true, false);
     router.wait_for_backends(2);
     assert!(router.log().iter().any(|line| line.contains("the Kubernetes API answers again")));
+    std::fs::remove_dir_all(folder).expect("removes the folder");
+}
+
+#[test]
+fn a_reload_leaves_the_pods_alone() {
+    let (port, origins) = engines(&["127.0.0.1"]);
+    let (cluster, api) = Cluster::start();
+    cluster.apply("a", "127.0.0.1", true, false);
+    let folder = folder("reload");
+    let router = start(api, port, &folder);
+    router.wait_for_backends(1);
+    router.signal("HUP");
+    eventually("the configuration was read again", || router.log().iter().any(|line| line.contains("is in force")));
+    assert_eq!(known(&router), [origins[0].url()]);
+    std::fs::remove_dir_all(folder).expect("removes the folder");
+}
+
+#[test]
+fn a_restart_while_the_api_server_is_away_serves_the_pods_of_the_state() {
+    let (port, origins) = engines(&["127.0.0.1"]);
+    let (cluster, api) = Cluster::start();
+    cluster.apply("a", "127.0.0.1", true, false);
+    let folder = folder("state");
+    let mut router = start(api, port, &folder);
+    router.wait_for_backends(1);
+    let body = json!({ "model": "m", "prompt": "x".repeat(2_000) }).to_string();
+    assert_eq!(router.post("/v1/completions", &body).status, 200);
+    router.signal("TERM");
+    assert!(router.wait().success());
+
+    cluster.change(|state| state.away = true);
+    let router = start(api, port, &folder);
+    router.wait_for_backends(1);
+    assert_eq!(router.post("/v1/completions", &body).status, 200);
+    assert_eq!(origins[0].count(), 2);
+    let pinned = format!("trieway_requests_total{{server=\"{}\",model=\"m\",reason=\"prefix\"}}", origins[0].url());
+    assert_eq!(router.metric(&pinned), 1.0, "what the trie knew is known again");
     std::fs::remove_dir_all(folder).expect("removes the folder");
 }

@@ -233,6 +233,36 @@ pub(super) struct Args {
     /// Header, or top-level key of the body, that names a session
     #[arg(long, env = "TRIEWAY_SESSION_KEY", help_heading = "Routing", value_name = "NAME")]
     pub(super) session_key: Option<String>,
+    /// ttft: microseconds in which an engine computes a token of a prompt, before that is learnt (an 8B model on an H100)
+    #[arg(long, env = "TRIEWAY_TTFT_TOKEN_US", default_value = "21.5", value_parser = positive, help_heading = "Routing by ttft", value_name = "US")]
+    pub(super) ttft_token_us: f64,
+    /// ttft: nanoseconds a pair of tokens of a prompt
+    #[arg(long, env = "TRIEWAY_TTFT_ATTENTION_NS", default_value = "1", value_parser = positive, help_heading = "Routing by ttft", value_name = "NS")]
+    pub(super) ttft_attention_ns: f64,
+    /// ttft: milliseconds of a pass beside its tokens
+    #[arg(long, env = "TRIEWAY_TTFT_PASS_MS", default_value = "7.5", value_parser = positive, help_heading = "Routing by ttft", value_name = "MS")]
+    pub(super) ttft_pass_ms: f64,
+    /// ttft: nanoseconds by which a token of context in decoding makes a pass longer
+    #[arg(long, env = "TRIEWAY_TTFT_KV_TOKEN_NS", default_value = "49", value_parser = positive, help_heading = "Routing by ttft", value_name = "NS")]
+    pub(super) ttft_kv_token_ns: f64,
+    /// ttft: tokens of a pass (vLLM: --max-num-batched-tokens)
+    #[arg(long, env = "TRIEWAY_TTFT_PASS_TOKENS", default_value = "8192", value_parser = positive, help_heading = "Routing by ttft", value_name = "TOKENS")]
+    pub(super) ttft_pass_tokens: f64,
+    /// ttft: price of a second of work on a busy backend: times the busy share over the idle share, in seconds of waiting
+    #[arg(long, env = "TRIEWAY_TTFT_LOAD_PRICE", default_value = "1", value_parser = positive, help_heading = "Routing by ttft", value_name = "PRICE")]
+    pub(super) ttft_load_price: f64,
+    /// ttft: price of a second of work on an idle backend, in seconds of waiting
+    #[arg(long, env = "TRIEWAY_TTFT_IDLE_PRICE", default_value = "0.25", value_parser = positive, help_heading = "Routing by ttft", value_name = "PRICE")]
+    pub(super) ttft_idle_price: f64,
+    /// ttft: work of a prompt whose own wait counts double; shorter ones count more
+    #[arg(long, env = "TRIEWAY_TTFT_FAIR_MS", default_value = "300", value_parser = positive, help_heading = "Routing by ttft", value_name = "MS")]
+    pub(super) ttft_fair_ms: f64,
+    /// ttft: tokens of an answer whose pace counts like a wait for the first
+    #[arg(long, env = "TRIEWAY_TTFT_ANSWER_TOKENS", default_value = "9", value_parser = positive, help_heading = "Routing by ttft", value_name = "TOKENS")]
+    pub(super) ttft_answer_tokens: f64,
+    /// Compute what this policy would have chosen, count it, and do not follow it
+    #[arg(long, env = "TRIEWAY_SHADOW_POLICY", value_enum, help_heading = "Routing", value_name = "POLICY")]
+    pub(super) shadow_policy: Option<Policy>,
     /// Seconds of the QPS window
     #[arg(long, env = "TRIEWAY_REQUEST_STATS_WINDOW", default_value = "60", value_parser = seconds, help_heading = "Routing", value_name = "SECONDS")]
     pub(super) request_stats_window: Duration,
@@ -352,5 +382,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= MOST_S => Ok(Duration::from_secs_f64(s)),
         _ => Err(format!("write a number of seconds, more than 0 and at most {MOST_S}")),
+    }
+}
+
+/// A number that is not negative, and no larger than makes sense for any of them.
+fn positive(text: &str) -> Result<f64, String> {
+    const MOST: f64 = 1e9;
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=MOST).contains(&number) => Ok(number),
+        _ => Err(format!("write a number from 0 to {MOST}")),
     }
 }

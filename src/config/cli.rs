@@ -9,7 +9,7 @@ use super::source::Source;
 use super::url::BackendUrl;
 use super::{
     Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Overload, Pin, Policy, Routing, Secret,
-    StaticBackend, Times, unsupported,
+    StaticBackend, Times, Ttft, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -83,6 +83,11 @@ fn config(args: Args) -> Result<Config, String> {
             "--routing-logic session needs --session-key NAME: the header or body key that names a session".to_owned()
         );
     }
+    if args.shadow_policy == Some(Policy::Session) && args.session_key.is_none() {
+        return Err(
+            "--shadow-policy session needs --session-key NAME: the header or body key that names a session".to_owned()
+        );
+    }
     range("--prefix-chunk-size", args.prefix_chunk_size, MIN_CHUNK_BYTES, MAX_CHUNK_BYTES)?;
     range("--prefix-memory", args.prefix_memory, MIN_PREFIX_MEMORY_BYTES, usize::MAX / 2)?;
     range("--max-head-size", args.max_head_size, 1024, 16 << 20)?;
@@ -111,6 +116,18 @@ fn config(args: Args) -> Result<Config, String> {
             prefix_chunk_bytes: args.prefix_chunk_size,
             prefix_memory_bytes: args.prefix_memory,
             session_key: args.session_key,
+            ttft: Ttft {
+                pass_s: args.ttft_pass_ms / 1e3,
+                token_s: args.ttft_token_us / 1e6,
+                attention_s: args.ttft_attention_ns / 1e9,
+                kv_token_s: args.ttft_kv_token_ns / 1e9,
+                pass_tokens: args.ttft_pass_tokens,
+                load_price: args.ttft_load_price,
+                idle_price: args.ttft_idle_price,
+                fair_s: args.ttft_fair_ms / 1e3,
+                answer_tokens: args.ttft_answer_tokens,
+            },
+            shadow: args.shadow_policy,
         },
         request_stats_window: args.request_stats_window,
         engine_stats_interval: args.engine_stats_interval,

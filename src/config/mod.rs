@@ -16,8 +16,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
-
 pub use cli::{Failure, command, from_args};
 pub use size::parse_size;
 pub use source::Source;
@@ -135,6 +133,13 @@ pub struct StaticBackend {
     pub draining: bool,
 }
 
+impl StaticBackend {
+    /// One that nobody has named: everything else about it is asked from it.
+    pub fn discovered(url: BackendUrl, label: Option<String>) -> Self {
+        StaticBackend { url, models: Vec::new(), model_type: None, label, draining: false }
+    }
+}
+
 /// What a backend serves; decides how it is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ModelType {
@@ -165,22 +170,52 @@ pub enum Policy {
     Session,
     /// The fewest prompt bytes and requests in flight.
     Leastload,
+    /// The first token is expected soonest, with a price on work (see docs/ROUTING.md).
+    Ttft,
 }
 
-/// As `--routing-logic` has it.
-impl std::fmt::Display for Policy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.to_possible_value().as_ref().map_or("", clap::builder::PossibleValue::get_name))
+impl Policy {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Policy::Prefixaware => "prefixaware",
+            Policy::Roundrobin => "roundrobin",
+            Policy::Session => "session",
+            Policy::Leastload => "leastload",
+            Policy::Ttft => "ttft",
+        }
+    }
+
+    /// Whether it asks the trie.
+    pub fn asks_prefixes(self) -> bool {
+        matches!(self, Policy::Prefixaware | Policy::Ttft)
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// As `--routing-logic` has it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routing {
     pub policy: Policy,
     pub prefix_min_match_bytes: u64,
     pub prefix_chunk_bytes: usize,
     pub prefix_memory_bytes: usize,
     pub session_key: Option<String>,
+    pub ttft: Ttft,
+    /// A policy whose choices are computed beside, counted and not followed.
+    pub shadow: Option<Policy>,
+}
+
+/// What `ttft` assumes of the engines before it has learnt better, and its prices.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Ttft {
+    pub pass_s: f64,
+    pub token_s: f64,
+    pub attention_s: f64,
+    pub kv_token_s: f64,
+    pub pass_tokens: f64,
+    pub load_price: f64,
+    pub idle_price: f64,
+    pub fair_s: f64,
+    pub answer_tokens: f64,
 }
 
 /// What happens when there is more to do than the backends should get at a time.

@@ -11,11 +11,14 @@ use super::figures::{self, TimeBuckets, Totals};
 use super::members::Member;
 use super::plane::Plane;
 use super::process;
+use crate::config::Policy;
+use crate::fleet::belief::{Belief, ENDLESS};
 use crate::fleet::load::Load;
+use crate::fleet::prefill::Prefill;
 use crate::fleet::snapshot::State;
 use crate::metrics::names::{self, Metric};
 use crate::metrics::render::{Distribution, Writer};
-use crate::metrics::shard::{BOUNDS_US, Counter, ErrorKind, MATCH_BOUNDS_BYTES, Rejected, Shard};
+use crate::metrics::shard::{BOUNDS_US, Counter, ErrorKind, MATCH_BOUNDS_BYTES, Rejected, Shadow, Shard};
 use crate::route::Reason;
 
 const CLASS_NAMES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -33,6 +36,8 @@ pub(super) fn text(plane: &Plane) -> String {
     backends(&mut writer, plane, &members);
     means(&mut writer, &servers);
     engines(&mut writer, &members);
+    ttft(&mut writer, plane, &members);
+    shadow(&mut writer, plane);
     requests(&mut writer, &pairs);
     counters(&mut writer, &pairs);
     histograms(&mut writer, &pairs);
@@ -103,6 +108,58 @@ fn engines(writer: &mut Writer, members: &[&Member]) {
     figures(&names::GPU_PREFIX_CACHE_HIT_RATE, EngineStats::hit_rate);
     figures(&names::GPU_PREFIX_CACHE_HITS_TOTAL, |engine| engine.prefix_hits);
     figures(&names::GPU_PREFIX_CACHE_QUERIES_TOTAL, |engine| engine.prefix_queries);
+}
+
+/// What `ttft` has learnt; nothing of a backend that it has not been told anything by.
+fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
+    let shared = plane.shared;
+    let routing = &shared.config.routing;
+    if ![Some(routing.policy), routing.shadow].contains(&Some(Policy::Ttft)) {
+        return;
+    }
+    let now_ns = shared.micros() * 1000;
+    let mut count = |metric: &'static Metric, figure: fn(&Belief) -> u64| {
+        let mut family = writer.family(metric);
+        for member in members {
+            family.count(&[&member.name], figure(shared.fleet.belief(member.slot)));
+        }
+    };
+    count(&names::PREDICTED_CACHED_TOKENS_TOTAL, Belief::predicted_tokens);
+    count(&names::REPORTED_CACHED_TOKENS_TOTAL, Belief::reported_tokens);
+    let mut figures = |metric: &'static Metric, figure: &dyn Fn(&Prefill, &Belief) -> Option<f64>| {
+        let mut family = writer.family(metric);
+        for member in members {
+            let (prefill, belief) = (shared.fleet.prefill(member.slot), shared.fleet.belief(member.slot));
+            family.optional(&[&member.name], figure(prefill, belief));
+        }
+    };
+    figures(&names::PREFILL_QUEUE_SECONDS, &|prefill, _| Some(prefill.look(now_ns).queue_s));
+    figures(&names::PREFILL_BUSY_RATIO, &|prefill, _| Some(prefill.look(now_ns).busy));
+    figures(&names::PREFILL_FACTOR, &|prefill, _| Some(prefill.factor()));
+    let chunk_bytes = routing.prefix_chunk_bytes as f64;
+    figures(&names::CACHE_REACH_BYTES, &|_, belief| {
+        let reach = Some(belief.reach_chunks()).filter(|&chunks| chunks != ENDLESS)?;
+        Some(f64::from(reach) * chunk_bytes)
+    });
+    figures(&names::TOKEN_BYTES, &|_, belief| {
+        let (bytes, tokens) = belief.bytes_and_tokens();
+        Some(bytes / tokens)
+    });
+}
+
+fn shadow(writer: &mut Writer, plane: &Plane) {
+    let Some(policy) = plane.shared.config.routing.shadow else { return };
+    let sum = |counter: fn(&Shadow) -> &Counter| -> u64 {
+        plane.shared.shards.iter().map(|shard| counter(&shard.shadow).get()).sum()
+    };
+    let agreed = sum(|shadow| &shadow.agreed);
+    let mut family = writer.family(&names::SHADOW_REQUESTS_TOTAL);
+    family.count(&[policy.as_str(), "yes"], agreed);
+    family.count(&[policy.as_str(), "no"], sum(|shadow| &shadow.requests).saturating_sub(agreed));
+    writer.family(&names::SHADOW_PROMPT_BYTES_TOTAL).count(&[], sum(|shadow| &shadow.prompt_bytes));
+    let mut family = writer.family(&names::SHADOW_MATCHED_BYTES_TOTAL);
+    family.count(&["real"], sum(|shadow| &shadow.matched_bytes));
+    family.count(&["shadow"], sum(|shadow| &shadow.shadow_matched_bytes));
 }
 
 fn requests(writer: &mut Writer, pairs: &Pairs<'_>) {
@@ -243,8 +300,8 @@ fn trie(writer: &mut Writer, plane: &Plane) {
 
 fn process(writer: &mut Writer, plane: &Plane) {
     let shared = plane.shared;
-    let policy = shared.fleet.snapshot().load().rules.routing.policy.to_string();
-    writer.family(&names::INFO).count(&[env!("CARGO_PKG_VERSION"), shared.io_mode, &policy], 1);
+    let policy = shared.fleet.snapshot().load().rules.routing.policy;
+    writer.family(&names::INFO).count(&[env!("CARGO_PKG_VERSION"), shared.io_mode, policy.as_str()], 1);
     writer.family(&names::PROCESS_CPU_SECONDS_TOTAL).optional(&[], process::process_cpu_seconds());
     let resident = process::resident_bytes().map(|bytes| bytes as f64);
     writer.family(&names::PROCESS_RESIDENT_MEMORY_BYTES).optional(&[], resident);

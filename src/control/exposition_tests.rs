@@ -6,6 +6,7 @@ use super::engine_stats::EngineStats;
 use super::exposition::text;
 use super::plane::Plane;
 use super::testing::quiet_plane;
+use crate::fleet::belief::Lesson;
 use crate::metrics::names;
 use crate::metrics::shard::{BOUNDS_US, ErrorKind, MATCH_BOUNDS_BYTES, Rejected};
 use crate::route::Reason;
@@ -20,7 +21,7 @@ vllm:prefix_cache_queries_total 40
 
 /// A plane without tasks: two backends, of which the first has an engine that says all there is to say.
 fn filled() -> Plane {
-    let plane = quiet_plane("--static-backends http://a:1,http://b:2 --static-models m,m");
+    let plane = quiet_plane("--static-backends http://a:1,http://b:2 --static-models m,m --shadow-policy ttft");
     let mut members = plane.members();
     for member in members.iter_mut() {
         member.addresses.push(([127, 0, 0, 1], 1).into());
@@ -64,6 +65,15 @@ fn count(plane: &Plane) {
     shard.rejected[Rejected::KeyLimit as usize].add(1);
     shard.queue_wait.observe(300_000, &BOUNDS_US);
     plane.shared.queued.store(4, std::sync::atomic::Ordering::Relaxed);
+    shard.shadow.requests.add(7);
+    shard.shadow.agreed.add(4);
+    shard.shadow.prompt_bytes.add(5000);
+    shard.shadow.matched_bytes.add(3000);
+    shard.shadow.shadow_matched_bytes.add(4000);
+    let belief = plane.shared.fleet.belief(0);
+    belief.count(100, 90);
+    let wiped = belief.learn(Lesson { marked: 10, fresh: 10, age: 5000, found: 0 });
+    assert!(!wiped, "one miss is no wipe");
     shard.control.add(3);
     shard.thread_id.store(std::process::id() as i32, std::sync::atomic::Ordering::Relaxed);
     let mut begun = plane.shared.fleet.load(0).begin(100);

@@ -144,7 +144,7 @@ impl Predecessor {
     }
 
     /// Takes in what it believes. To be called when the backends have their slots.
-    pub(super) fn restore(&self, plane: &Plane) {
+    pub(super) fn restore(&self, plane: &Arc<Plane>) {
         match plane.restore(BufReader::with_capacity(64 << 10, &self.0)) {
             Ok(state) => tracing::info!("{} runs of {} backends are taken over", state.runs, state.backends.len()),
             Err(why) => tracing::warn!("the state of the process before is ignored: {why}"),
@@ -166,8 +166,12 @@ impl Predecessor {
 }
 
 fn settled(plane: &Plane, waited: Duration) -> bool {
-    plane.members().iter().all(|member| {
-        let usable = member.health.state() == State::Up && !member.addresses.is_empty();
-        usable || waited >= SETTLE_LIMIT || waited >= ALL_UP_LIMIT && member.last_error.is_some()
-    })
+    let members = plane.members();
+    let known = members.iter().next().is_some();
+    waited >= SETTLE_LIMIT
+        || known
+            && members.iter().all(|member| {
+                let usable = member.health.state() == State::Up && !member.addresses.is_empty();
+                usable || waited >= ALL_UP_LIMIT && member.last_error.is_some()
+            })
 }

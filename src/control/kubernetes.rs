@@ -135,7 +135,7 @@ fn backend(pod: &Pod, port: u16) -> Option<(String, StaticBackend)> {
         IpAddr::V6(ip) => format!("http://[{ip}]:{port}"),
     };
     let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL)).cloned();
-    Some((name, StaticBackend { url: BackendUrl::parse(&url).ok()?, models: Vec::new(), model_type: None, label }))
+    Some((name, StaticBackend::discovered(BackendUrl::parse(&url).ok()?, label)))
 }
 
 #[cfg(test)]

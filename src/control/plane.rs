@@ -20,7 +20,7 @@ use super::members::{Member, Members};
 use super::state::{self, Known, Restored};
 use super::watch::Round;
 use super::{figures, scrape, watch};
-use crate::config::{Config, StaticBackend};
+use crate::config::{BackendUrl, Config, StaticBackend};
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
 
@@ -71,7 +71,10 @@ impl Plane {
     pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
         let mut members = self.members();
         let generation = members.load(config, self.now_unix_s());
-        self.adopt(&mut members, &config.backends);
+        // Pods are found by their own watch.
+        if self.shared.config.kubernetes.is_none() {
+            self.adopt(&mut members, &config.backends);
+        }
         members.publish(self.shared);
         generation
     }
@@ -98,13 +101,20 @@ impl Plane {
 
     /// Takes in what another process believed of the same backends. From here on they count as known: an engine that proves
     /// to be another process than the one in the state loses its prefixes, as it would have in that process.
-    pub(super) fn restore(&self, input: impl Read) -> Result<Restored, String> {
-        let mut members = self.members();
-        let slot = |url: &str| members.iter().find(|member| member.name == url).map(|member| member.slot);
+    pub(super) fn restore(self: &Arc<Self>, input: impl Read) -> Result<Restored, String> {
+        let slots = |known: &[Known]| {
+            if self.shared.config.kubernetes.is_some() {
+                self.assume(known);
+            }
+            let members = self.members();
+            let slot = |url: &str| members.iter().find(|member| member.name == url).map(|member| member.slot);
+            known.iter().map(|known| slot(&known.url)).collect()
+        };
         let routing = &self.shared.config.routing;
         // A run takes no more room in a state than in the trie, but for what names its marks.
         let limit = 2 * routing.prefix_memory_bytes as u64 + (1 << 20);
-        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, slot)?;
+        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, slots)?;
+        let mut members = self.members();
         for known in &restored.backends {
             if let Some(member) = members.get_mut(known.slot) {
                 member.answered = true;
@@ -112,6 +122,16 @@ impl Plane {
             }
         }
         Ok(restored)
+    }
+
+    /// Until the cluster says which pods there are, they are the ones that another process knew: if it cannot say, better
+    /// these than none.
+    pub(super) fn assume(self: &Arc<Self>, known: &[Known]) {
+        let backend = |known: &Known| Some(StaticBackend::discovered(BackendUrl::parse(&known.url).ok()?, None));
+        let assumed: Vec<_> = known.iter().filter_map(backend).collect();
+        if self.members().iter().next().is_none() {
+            self.set_backends(&assumed);
+        }
     }
 
     /// How a member is asked, by whoever asks it.

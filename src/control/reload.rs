@@ -47,7 +47,8 @@ pub(super) async fn run(plane: Arc<Plane>, mut hangups: Option<Signal>) {
             continue;
         }
         seen = look.clone();
-        match look.and_then(|source| source.config().map_err(line)) {
+        let wanted = look.and_then(|source| source.config().map_err(line));
+        match wanted.and_then(|config| same_discovery(&plane, config)) {
             Ok(config) => {
                 tell_fixed(&in_force, &config.source);
                 in_force = config.source.clone();
@@ -95,6 +96,15 @@ async fn read(source: &Source) -> Look {
     read.unwrap_or_else(|error| Err(format!("the files cannot be read: {error}")))
 }
 
+/// Whoever finds the backends was started with the process.
+fn same_discovery(plane: &Plane, config: Config) -> Result<Config, String> {
+    if config.kubernetes == plane.shared.config.kubernetes {
+        Ok(config)
+    } else {
+        Err("--service-discovery and the --k8s flags are in force only after a restart".to_owned())
+    }
+}
+
 fn line(failure: Failure) -> String {
     match failure {
         Failure::Print(text) | Failure::Refuse(text) => text,
@@ -111,5 +121,5 @@ fn tell_fixed(before: &Source, after: &Source) {
 fn summary(config: &Config) -> String {
     let backends = config.backends.len();
     let plural = if backends == 1 { "" } else { "s" };
-    format!("{backends} backend{plural}, policy {}", config.routing.policy)
+    format!("{backends} backend{plural}, policy {}", config.routing.policy.as_str())
 }

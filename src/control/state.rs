@@ -73,7 +73,7 @@ pub(super) fn write(trie: &Trie, chunk_bytes: usize, backends: &[Known], out: im
     Ok(out.bytes + size_of_val(&sum) as u64)
 }
 
-/// Reads what [`write`] wrote, `limit` bytes at most, into `trie`. `slot` finds a backend's slot by its URL.
+/// Reads what [`write`] wrote, `limit` bytes at most, into `trie`. `slots` gives the slots that these backends have here.
 ///
 /// # Errors
 /// Why the bytes are of no use; the trie then believes nothing of what was read.
@@ -82,14 +82,15 @@ pub(super) fn read(
     chunk_bytes: usize,
     limit: u64,
     input: impl Read,
-    slot: impl Fn(&str) -> Option<u16>,
+    slots: impl FnOnce(&[Known]) -> Vec<Option<u16>>,
 ) -> Result<Restored, String> {
     let mut input = Sum { inner: input.take(limit), hash: Xxh3::new(), bytes: 0 };
     let mut holders: Vec<(u16, Holder)> = Vec::new();
     let read = read_header(&mut input, chunk_bytes).and_then(|backends| {
         let mut restored = Restored { backends: Vec::new(), runs: 0 };
-        for known in backends {
-            let Some(here) = slot(&known.url) else { continue };
+        let slots = slots(&backends);
+        for (known, slot) in backends.into_iter().zip(slots) {
+            let Some(here) = slot else { continue };
             holders.push((known.slot, Holder { slot: here, generation: trie.generation(here) }));
             restored.backends.push(Known { slot: here, ..known });
         }
@@ -228,20 +229,21 @@ mod tests {
     }
 
     /// The two have other slots here.
-    fn slot(url: &str) -> Option<u16> {
-        ["http://b:2", "http://c:3", "http://a:1"].iter().position(|known| *known == url).map(|at| at as u16)
+    fn slots(known: &[Known]) -> Vec<Option<u16>> {
+        let here = ["http://b:2", "http://c:3", "http://a:1"];
+        known.iter().map(|known| here.iter().position(|url| *url == known.url).map(|at| at as u16)).collect()
     }
 
     #[test]
     fn backends_keep_their_prefixes_under_other_slots() {
         let after = trie();
-        let restored = read(&after, 128, LIMIT, &saved()[..], slot).expect("valid");
+        let restored = read(&after, 128, LIMIT, &saved()[..], slots).expect("valid");
         assert_eq!(restored.backends[0], Known { slot: 2, url: "http://a:1".to_owned(), start_s: Some(7.5) });
         assert_eq!((restored.backends[1].slot, restored.backends[1].start_s), (0, None));
         assert_eq!([0, 1, 2].map(|slot| chunks(&after, &key(1, 100), slot)), [0, 0, 100]);
         assert_eq!([0, 1, 2].map(|slot| chunks(&after, &key(2, 50), slot)), [50, 0, 0]);
         let nobody = trie();
-        let restored = read(&nobody, 128, LIMIT, &saved()[..], |_| None).expect("valid");
+        let restored = read(&nobody, 128, LIMIT, &saved()[..], |known| vec![None; known.len()]).expect("valid");
         assert_eq!((restored, nobody.stats().nodes), (Restored { backends: Vec::new(), runs: 0 }, 0));
     }
 
@@ -249,12 +251,12 @@ mod tests {
     fn nothing_is_believed_of_bytes_that_are_cut_off_or_changed_anywhere() {
         let (bytes, after) = (saved(), trie());
         for at in 0..bytes.len() {
-            assert!(read(&after, 128, LIMIT, &bytes[..at], slot).is_err(), "cut at {at}");
+            assert!(read(&after, 128, LIMIT, &bytes[..at], slots).is_err(), "cut at {at}");
             let mut changed = bytes.clone();
             changed[at] ^= 0x10;
-            assert!(read(&after, 128, LIMIT, &changed[..], slot).is_err(), "changed at {at}");
+            assert!(read(&after, 128, LIMIT, &changed[..], slots).is_err(), "changed at {at}");
         }
-        assert!(read(&after, 128, bytes.len() as u64 - 1, &bytes[..], slot).is_err(), "beyond the limit");
+        assert!(read(&after, 128, bytes.len() as u64 - 1, &bytes[..], slots).is_err(), "beyond the limit");
         for slot in 0..3 {
             assert_eq!((chunks(&after, &key(1, 100), slot), chunks(&after, &key(2, 50), slot)), (0, 0));
         }
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let why = |bytes: &[u8], chunk_bytes| read(&trie(), chunk_bytes, LIMIT, bytes, slot).expect_err("bad");
+        let why = |bytes: &[u8], chunk_bytes| read(&trie(), chunk_bytes, LIMIT, bytes, slots).expect_err("bad");
         assert_eq!(why(b"something else", 128), "it is not a state of trieway");
         assert_eq!(why(&saved(), 64), "it was made with --prefix-chunk-size 128");
         let mut other = saved();

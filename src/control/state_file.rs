@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::plane::Plane;
 use super::state;
@@ -31,7 +32,7 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// Takes in what the last run left. To be called when the backends have their slots.
-pub(super) fn load(plane: &Plane, path: &Path) {
+pub(super) fn load(plane: &Arc<Plane>, path: &Path) {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -80,7 +81,7 @@ fn write(plane: &Plane, path: &Path) -> io::Result<u64> {
 mod tests {
     use super::*;
     use crate::control::engine_stats::EngineStats;
-    use crate::control::testing::quiet_plane;
+    use crate::control::testing::{quiet_plane, shared};
     use crate::trie::{Holder, Matches};
 
     const KEY: [u64; 3] = [11, 22, 33];
@@ -101,10 +102,23 @@ mod tests {
         bytes
     }
 
+    #[tokio::test]
+    async fn pods_that_another_process_knew_are_assumed_until_there_are_others() {
+        let plane = Arc::new(Plane::new(shared("--static-backends http://a:1")));
+        let known = |urls: &[&str]| -> Vec<state::Known> {
+            urls.iter().map(|url| state::Known { slot: 7, url: (*url).to_owned(), start_s: None }).collect()
+        };
+        let names = || plane.members().iter().map(|member| member.name.clone()).collect::<Vec<_>>();
+        plane.assume(&known(&["http://10.0.0.1:8000", "not a URL", "http://10.0.0.2:8000"]));
+        assert_eq!(names(), ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]);
+        plane.assume(&known(&["http://10.0.0.3:8000"]));
+        assert_eq!(names().len(), 2);
+    }
+
     #[test]
     fn an_engine_that_restarted_meanwhile_has_lost_its_prefixes_and_one_that_did_not_keeps_them() {
         for (now, chunks) in [("process_start_time_seconds 5\n", 3), ("process_start_time_seconds 6\n", 0), ("", 3)] {
-            let plane = quiet_plane("--static-backends http://a:1 --static-models m");
+            let plane = Arc::new(quiet_plane("--static-backends http://a:1 --static-models m"));
             assert_eq!(plane.restore(&saved()[..]).expect("valid").runs, 1);
             assert_eq!(believed(&plane), 3);
             plane.record_scrape(0, Some(EngineStats::parse(now)));

@@ -100,7 +100,7 @@ pub(super) async fn admit<'w>(
             place = Some(Place::take(worker, plan.model_identity()).ok_or_else(|| queue_full(worker))?);
         }
         if let Some(place) = &place {
-            place.want(plan.loads(worker));
+            place.want(plan.loads(worker, tried));
             if client.or_gone(place.called()).await? == Call::Expired {
                 return Err(queue_timeout(worker).into());
             }

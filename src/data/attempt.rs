@@ -12,6 +12,7 @@ use super::buffer::{Buffer, SMALL};
 use super::client::Client;
 use super::exchange::Observer;
 use super::failure::Failure;
+use super::forecast::Watch;
 use super::lease::Scratch;
 use super::relay::{self, Answer};
 use super::request::{Request, Seen};
@@ -300,7 +301,16 @@ impl Attempt<'_> {
             lane: self.observer.as_ref().map(|observer| observer.lane),
         };
         sabotage::strike("answering", &scratch.request, self.request.head());
-        let relayed = relay::relay(client, &mut upstream.socket, &mut bytes, &answer).await;
+        scratch.tail.clear();
+        let mut watch = self.observer.as_mut().and_then(|observer| observer.running.as_mut()).map(|running| Watch {
+            running,
+            tail: &mut scratch.tail,
+            streamed: !matches!(answer.body, ResponseBody::Fixed(_)),
+        });
+        let relayed = relay::relay(client, &mut upstream.socket, &mut bytes, &answer, watch.as_mut()).await;
+        if let (Ok(_), Some(watch), 200) = (&relayed, &watch, scratch.response.status) {
+            watch.ended(&client.worker, scratch.chunks.bytes());
+        }
         match relayed {
             Ok(true) if begun.sent_whole && begun.framing.keep_alive => upstream.release(&client.worker, self.target),
             _ => upstream.socket.shutdown(),

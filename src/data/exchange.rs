@@ -8,6 +8,7 @@ use super::admission::{self, Admitted};
 use super::attempt::{Attempt, Outcome, Trouble};
 use super::client::Client;
 use super::failure::{Failure, Refusal};
+use super::forecast::Running;
 use super::lease::Scratch;
 use super::paths::Destination;
 use super::plan::Plan;
@@ -120,7 +121,8 @@ async fn to_backends(
         lane.request_bytes.add(body_bytes);
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
         sabotage::strike("chosen", &scratch.request, request.head());
-        let observer = Observer { lane, admitted, plan, backend, holder, started, dispatched: Instant::now() };
+        let running = choice.forecast.map(|forecast| Running::begin(worker, forecast));
+        let observer = Observer { running, lane, admitted, plan, backend, holder, started, dispatched: Instant::now() };
         let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
         match attempt.run(client, scratch).await {
             Ok(outcome) => {
@@ -156,6 +158,7 @@ fn count_answer(lane: &Lane, outcome: &Outcome, started: Instant) {
 
 /// What is counted while a backend has the request.
 pub(super) struct Observer<'a> {
+    pub(super) running: Option<Running<'a>>,
     pub(super) lane: &'a Lane,
     admitted: Admitted<'a>,
     plan: &'a Plan,

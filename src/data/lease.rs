@@ -6,10 +6,12 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
+use super::usage::Tail;
 use crate::fleet::snapshot::Member;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::prompt::{Chunks, Scan};
 use crate::route::Candidate;
+use crate::route::ttft::Outlook;
 use crate::trie::Matches;
 
 /// How many unused leases a worker keeps.
@@ -25,7 +27,10 @@ pub(super) struct Scratch {
     pub(super) chunks: Chunks,
     pub(super) matches: Matches,
     pub(super) candidates: Vec<Candidate>,
+    pub(super) outlooks: Vec<Outlook>,
     pub(super) members: Vec<Member>,
+    /// The end of the answer's body, when somebody wants to know it.
+    pub(super) tail: Tail,
     /// Decoded strings of the body.
     pub(super) text: Vec<u8>,
     /// The head that is being sent.
@@ -61,7 +66,9 @@ impl Leases {
                 chunks: Chunks::new(self.chunk_bytes),
                 matches: Matches::new(self.slots),
                 candidates: Vec::new(),
+                outlooks: Vec::new(),
                 members: Vec::new(),
+                tail: Tail::default(),
                 text: Vec::new(),
                 out: Vec::with_capacity(1024),
                 request_id: Vec::with_capacity(64),

@@ -2,8 +2,9 @@
 //!
 //! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
 //! top to bottom, with `request` (reading it), `plan` (where it goes), `admission` and `queue` (whether it may go now),
-//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large), `tunnel` (a WebSocket) and `request_log`
-//! (its line, if it is asked for). Below them: `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
+//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large), `tunnel` (a WebSocket), `forecast` and
+//! `usage` (what `ttft` expects and learns) and `request_log` (its line, if it is asked for). Below them: `client`,
+//! `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
 //! request's load is released by a guard on every path.
@@ -19,6 +20,7 @@ mod conn;
 mod deadline;
 mod exchange;
 mod failure;
+mod forecast;
 #[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
 mod inherit;
 mod lease;
@@ -39,6 +41,7 @@ mod splice;
 mod tunnel;
 mod turn;
 mod upstream;
+mod usage;
 mod worker;
 
 use std::io;

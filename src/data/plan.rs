@@ -5,6 +5,7 @@ use std::rc::Rc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::failure::Refusal;
+use super::forecast::{Forecast, expect};
 use super::lease::Scratch;
 use super::paths::{Destination, destination};
 use super::queue::must_yield;
@@ -15,6 +16,7 @@ use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
 use crate::http::head::{Method, RequestHead};
 use crate::prompt::{self, Endpoint};
 use crate::route::slow_start;
+use crate::route::ttft::Expected;
 use crate::route::{self, Candidate, Decision, Reason};
 use crate::trie::Holder;
 
@@ -45,6 +47,8 @@ pub(super) struct Choice {
     pub(super) reason: Reason,
     /// Bytes of the prompt that the backend probably holds.
     pub(super) matched_bytes: u64,
+    /// Under `ttft`.
+    pub(super) forecast: Option<Forecast>,
 }
 
 /// The target without the configured root path, and where it leads.
@@ -98,7 +102,9 @@ impl Plan {
         waiting_since_us: Option<u64>,
     ) -> Chosen {
         let shared = worker.shared;
-        let by_prefix = self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty();
+        let routing = &self.snapshot.rules.routing;
+        let asks = self.policy.asks_prefixes() || routing.shadow.is_some_and(Policy::asks_prefixes);
+        let by_prefix = asks && !scratch.chunks.key().is_empty();
         if by_prefix {
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
         }
@@ -129,15 +135,18 @@ impl Plan {
                 cold_permille: backend.cold_permille,
             });
         }
-        let pinned_from_bytes = self.snapshot.rules.routing.prefix_min_match_bytes;
         let draw = self.session.unwrap_or_else(|| worker.random());
-        slow_start::weigh(&mut scratch.candidates, &mut scratch.members, pinned_from_bytes, draw);
-        match self.decide(worker, &scratch.candidates) {
-            Some(Decision { index, reason }) => Chosen::Backend(Choice {
-                member: scratch.members[index],
-                reason,
-                matched_bytes: scratch.candidates[index].matched_bytes,
-            }),
+        slow_start::weigh(&mut scratch.candidates, &mut scratch.members, routing.prefix_min_match_bytes, draw);
+        match self.decide(self.policy, worker, scratch, || shared.fleet.next_turn()) {
+            Some((Decision { index, reason }, forecast)) => {
+                self.shadow(worker, scratch, index);
+                Chosen::Backend(Choice {
+                    member: scratch.members[index],
+                    reason,
+                    matched_bytes: scratch.candidates[index].matched_bytes,
+                    forecast,
+                })
+            }
             None if busy => Chosen::AllBusy,
             None => Chosen::Nobody,
         }
@@ -148,10 +157,10 @@ impl Plan {
         self.model.map_or(0, |_| xxhash_rust::xxh3::xxh3_64(self.snapshot.served(self.model).name.as_bytes()))
     }
 
-    /// The loads of the backends that could serve the request.
-    pub(super) fn loads<'w>(&self, worker: &'w Worker) -> impl Iterator<Item = &'w Load> {
-        let usable = &self.snapshot.served(self.model).usable;
-        usable.iter().map(|&member| worker.shared.fleet.load(self.snapshot.backend(member).slot))
+    /// The loads of the backends that could serve the request, without those in `tried`.
+    pub(super) fn loads<'w>(&self, worker: &'w Worker, tried: &[u16]) -> impl Iterator<Item = &'w Load> {
+        let slots = self.snapshot.served(self.model).usable.iter().map(|&member| self.snapshot.backend(member).slot);
+        slots.filter(|slot| !tried.contains(slot)).map(|slot| worker.shared.fleet.load(slot))
     }
 
     /// Takes the present snapshot, after a wait. False: the model is not served any more.
@@ -169,21 +178,47 @@ impl Plan {
         true
     }
 
-    fn decide(&self, worker: &Worker, candidates: &[Candidate]) -> Option<Decision> {
-        let routing = &self.snapshot.rules.routing;
-        let turn = || worker.shared.fleet.next_turn();
-        match self.policy {
-            Policy::Prefixaware => route::prefixaware(candidates, routing.prefix_min_match_bytes, turn()),
+    /// `turn` gives the number of a rotation among equals.
+    fn decide(
+        &self,
+        policy: Policy,
+        worker: &Worker,
+        scratch: &mut Scratch,
+        turn: impl Fn() -> u64,
+    ) -> Option<(Decision, Option<Forecast>)> {
+        let candidates = &scratch.candidates;
+        let decision = match policy {
+            Policy::Prefixaware => {
+                route::prefixaware(candidates, self.snapshot.rules.routing.prefix_min_match_bytes, turn())
+            }
             Policy::Roundrobin => route::roundrobin(candidates, turn()),
             Policy::Session => route::session(candidates, self.session, turn()),
             Policy::Leastload => route::leastload(candidates, turn(), worker.random()),
-        }
+            Policy::Ttft => {
+                let (Expected { index, reason, .. }, forecast) = expect(worker, scratch, &self.snapshot)?;
+                return Some((Decision { index, reason }, Some(forecast)));
+            }
+        };
+        decision.map(|decision| (decision, None))
+    }
+
+    /// Counts what the shadow policy would have chosen in place of `index`. Takes no turn that the real one would miss.
+    fn shadow(&self, worker: &Worker, scratch: &mut Scratch, index: usize) {
+        let Some(policy) = self.snapshot.rules.routing.shadow.filter(|_| self.model.is_some()) else { return };
+        let Some((other, _)) = self.decide(policy, worker, scratch, || worker.random()) else { return };
+        let counts = &worker.shard().shadow;
+        counts.requests.add(1);
+        counts.agreed.add(u64::from(other.index == index));
+        counts.prompt_bytes.add(scratch.chunks.bytes());
+        counts.matched_bytes.add(scratch.candidates[index].matched_bytes);
+        counts.shadow_matched_bytes.add(scratch.candidates[other.index].matched_bytes);
     }
 
     /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike. Called once
     /// there is a connection: a backend that cannot be reached must not be believed to hold anything.
     pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
-        if self.policy == Policy::Prefixaware && !scratch.chunks.key().is_empty() {
+        let asks = self.policy.asks_prefixes() || self.snapshot.rules.routing.shadow.is_some_and(Policy::asks_prefixes);
+        if asks && self.model.is_some() && !scratch.chunks.key().is_empty() {
             worker.shared.trie.insert_found(scratch.chunks.key(), holder, &scratch.matches);
         }
     }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::buffer::{Buffer, LARGE};
 use super::client::Client;
 use super::failure::Failure;
+use super::forecast::Watch;
 use super::socket::{Got, Socket};
 use super::splice;
 use crate::http::chunked::{Decoder, LAST_CHUNK, Step, write_size};
@@ -72,6 +73,7 @@ pub(super) async fn relay(
     upstream: &mut Socket,
     bytes: &mut Buffer,
     answer: &Answer<'_>,
+    mut watch: Option<&mut Watch<'_, '_>>,
 ) -> Result<bool, Failure> {
     let mut rest = Rest::new(answer.body, &client.worker.limits);
     let mut head = answer.head;
@@ -84,6 +86,9 @@ pub(super) async fn relay(
         })?;
         if step.payload > 0 || step.done || !head.is_empty() {
             send(client, head, &bytes.filled()[..step.payload], answer.chunked, step.done).await?;
+            if let Some(watch) = &mut watch {
+                watch.payload(&client.worker, &bytes.filled()[..step.payload]);
+            }
             if let Some(lane) = answer.lane {
                 lane.response_bytes.add(step.payload as u64);
             }

@@ -2,11 +2,14 @@
 //!
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
 //! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
-//! control plane. `tenants` is what each API key has in flight. A backend keeps its **slot** (an index into what is said of
-//! backends) as long as it is known.
+//! control plane. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
+//! both learnt from answers. `tenants` is what each API key has in flight. A backend keeps its **slot** (an index into what
+//! is said of backends) as long as it is known.
 
 pub mod arrivals;
+pub mod belief;
 pub mod load;
+pub mod prefill;
 pub mod snapshot;
 pub mod tenants;
 
@@ -16,13 +19,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 use arrivals::Arrivals;
+use belief::Belief;
 use load::Load;
+use prefill::Prefill;
 use snapshot::Snapshot;
 use tenants::Tenants;
 
 pub struct Fleet {
     snapshot: ArcSwap<Snapshot>,
     load: Box<[Load]>,
+    prefill: Box<[Prefill]>,
+    belief: Box<[Belief]>,
     pub arrivals: Arrivals,
     pub tenants: Tenants,
     turn: AtomicU64,
@@ -34,6 +41,8 @@ impl Fleet {
         Fleet {
             snapshot: ArcSwap::from_pointee(Snapshot::unknown()),
             load: (0..slots).map(|_| Load::default()).collect(),
+            prefill: (0..slots).map(|_| Prefill::default()).collect(),
+            belief: (0..slots).map(|_| Belief::default()).collect(),
             arrivals: Arrivals::new(slots, workers),
             tenants,
             turn: AtomicU64::new(0),
@@ -52,6 +61,14 @@ impl Fleet {
 
     pub fn load(&self, slot: u16) -> &Load {
         &self.load[usize::from(slot)]
+    }
+
+    pub fn prefill(&self, slot: u16) -> &Prefill {
+        &self.prefill[usize::from(slot)]
+    }
+
+    pub fn belief(&self, slot: u16) -> &Belief {
+        &self.belief[usize::from(slot)]
     }
 
     pub fn slots(&self) -> usize {

@@ -65,7 +65,7 @@ pub struct Member {
 }
 
 /// What holds for all backends, and may change while the router runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     /// Alias → model.
     pub aliases: Vec<(String, String)>,

@@ -105,6 +105,27 @@ metrics! {
     ENGINE_KV_USAGE Gauge "trieway_engine_kv_cache_usage_ratio" ["server"]
         "Share of the engine's KV cache in use, as the engine says.";
 
+    PREDICTED_CACHED_TOKENS_TOTAL Counter "trieway_predicted_cached_tokens_total" ["server"]
+        "Prompt tokens that ttft believed to be in the backend's cache, of requests whose answers say what was.";
+    REPORTED_CACHED_TOKENS_TOTAL Counter "trieway_reported_cached_tokens_total" ["server"]
+        "Prompt tokens of the same requests that were in the backend's cache, as its answers say.";
+    PREFILL_QUEUE_SECONDS Gauge "trieway_prefill_queue_seconds" ["server"]
+        "Seconds that ttft expects a request sent now to wait for those before it.";
+    PREFILL_BUSY_RATIO Gauge "trieway_prefill_busy_ratio" ["server"]
+        "Share of its time that the backend spends on prompts, as ttft expects.";
+    PREFILL_FACTOR Gauge "trieway_prefill_time_factor" ["server"]
+        "How many times longer the backend computes than the --ttft flags say, as learnt from first tokens.";
+    CACHE_REACH_BYTES Gauge "trieway_cache_reach_bytes" ["server"]
+        "How far back the backend's cache reaches, in prompt bytes sent since, as learnt from its answers.";
+    TOKEN_BYTES Gauge "trieway_prompt_bytes_per_token" ["server"]
+        "Bytes of prompt a token, as learnt from the backend's answers.";
+    SHADOW_REQUESTS_TOTAL Counter "trieway_shadow_requests_total" ["policy", "agreed"]
+        "Choices that --shadow-policy was asked for as well; agreed: both chose the same backend.";
+    SHADOW_PROMPT_BYTES_TOTAL Counter "trieway_shadow_prompt_bytes_total" []
+        "Prompt bytes of those requests.";
+    SHADOW_MATCHED_BYTES_TOTAL Counter "trieway_shadow_matched_bytes_total" ["choice"]
+        "Those of them that the backend of the real choice, and of the shadow's, was believed to hold.";
+
     WORKER_ACCEPTED_TOTAL Counter "trieway_worker_accepted_connections_total" ["worker"]
         "Client connections accepted.";
     WORKER_HANDED_OVER_TOTAL Counter "trieway_worker_handed_over_connections_total" ["worker"]

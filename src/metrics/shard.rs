@@ -181,6 +181,18 @@ pub struct Lane {
     pub response_bytes: Counter,
 }
 
+/// What the shadow policy would have chosen, beside what was chosen.
+#[derive(Default)]
+pub struct Shadow {
+    pub requests: Counter,
+    /// Both chose the same backend.
+    pub agreed: Counter,
+    pub prompt_bytes: Counter,
+    /// Bytes of prompts that the chosen backends were believed to hold, and those of the shadow's choice.
+    pub matched_bytes: Counter,
+    pub shadow_matched_bytes: Counter,
+}
+
 pub struct Shard {
     lanes: Box<[OnceLock<Box<Lane>>]>,
     /// Connections that the worker serves or served.
@@ -197,6 +209,7 @@ pub struct Shard {
     pub rejected: [Counter; Rejected::ALL.len()],
     /// Time that requests waited for a backend to get below its limit; of those that had to wait, however it ended.
     pub queue_wait: TimeHistogram,
+    pub shadow: Shadow,
     /// Requests relayed to the control plane.
     pub control: Counter,
     /// Connections that ended by a panic in their code.
@@ -222,6 +235,7 @@ impl Default for Shard {
             refused: Default::default(),
             rejected: Default::default(),
             queue_wait: TimeHistogram::default(),
+            shadow: Shadow::default(),
             control: Counter::default(),
             panics: Counter::default(),
             accept_errors: Counter::default(),

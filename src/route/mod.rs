@@ -4,6 +4,7 @@
 //! tried) and passes in what varies: a turn number, a random number. Nothing here knows a socket, a clock or the trie.
 
 pub mod slow_start;
+pub mod ttft;
 
 /// A backend that could take the request, with what the policies look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,10 +32,25 @@ pub enum Reason {
     RoundRobin,
     Session,
     LeastLoad,
+    /// Its first token is expected soonest, and nobody holds more of the prompt.
+    Ttft,
+    /// Its first token is expected soonest although another backend holds more of the prompt.
+    TtftSpill,
+    /// Its first token is expected soonest, and nobody holds any of the prompt.
+    TtftCold,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 5] = [Reason::Prefix, Reason::Qps, Reason::RoundRobin, Reason::Session, Reason::LeastLoad];
+    pub const ALL: [Reason; 8] = [
+        Reason::Prefix,
+        Reason::Qps,
+        Reason::RoundRobin,
+        Reason::Session,
+        Reason::LeastLoad,
+        Reason::Ttft,
+        Reason::TtftSpill,
+        Reason::TtftCold,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -43,6 +59,9 @@ impl Reason {
             Reason::RoundRobin => "roundrobin",
             Reason::Session => "session",
             Reason::LeastLoad => "leastload",
+            Reason::Ttft => "ttft",
+            Reason::TtftSpill => "ttft_spill",
+            Reason::TtftCold => "ttft_cold",
         }
     }
 }

@@ -20,8 +20,8 @@ use super::sync::{Ordering, pin};
 use super::table::Published;
 use super::{Holder, Trie, holders};
 
-/// Buckets that one step of an export visits: up to 2,048 runs.
-const EXPORT_BUCKETS: usize = 256;
+/// Buckets that one step of an export visits: up to 512 runs.
+const EXPORT_BUCKETS: usize = 64;
 
 const HEAD_BYTES: usize = 8;
 const MARK_BYTES: usize = 7;

@@ -68,14 +68,14 @@ impl Matches {
         self.reaches.is_empty()
     }
 
+    /// What `slot` holds; `None` if nothing.
+    pub fn of(&self, slot: u16) -> Option<Match> {
+        self.reach(slot).map(Reach::answer)
+    }
+
     /// The backends that hold at least the first chunk, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = Match> {
-        self.reaches.iter().map(|reach| Match {
-            slot: reach.slot,
-            chunks: reach.chunks,
-            fresh: reach.fresh,
-            age: reach.age,
-        })
+        self.reaches.iter().map(Reach::answer)
     }
 
     pub fn clear(&mut self) {
@@ -156,6 +156,10 @@ impl Matches {
 }
 
 impl Reach {
+    fn answer(&self) -> Match {
+        Match { slot: self.slot, chunks: self.chunks, fresh: self.fresh, age: self.age }
+    }
+
     fn extend(&mut self, start: u32, held: u32, stamp: Stamp) {
         let age_units = stamp.age_units(self.now);
         self.chunks = start + held;

@@ -213,6 +213,12 @@ impl Trie {
         self.slots.set_horizon(slot, chunks);
     }
 
+    /// Moves the clock of `slot`: its cache took up so many chunks more than the inserts could tell, such as an answer, or
+    /// what it had dropped and was sent again.
+    pub fn advance(&self, slot: u16, chunks: u32) {
+        self.slots.advance(slot, chunks);
+    }
+
     /// Housekeeping, to be called by every worker now and then (every 100 ms, say): sweeps a little after a raise, and
     /// helps what waits for reclamation on its way.
     pub fn tick(&self) {

@@ -102,6 +102,12 @@ impl Slots {
         }
     }
 
+    pub(super) fn advance(&self, slot: u16, chunks: u32) {
+        if let Some(clock) = self.clocks.get(usize::from(slot)) {
+            clock.chunks.fetch_add(u64::from(chunks), Relaxed);
+        }
+    }
+
     pub(super) fn inserts(&self) -> u64 {
         self.clocks.iter().map(|clock| clock.inserts.load(Relaxed)).sum()
     }
@@ -119,5 +125,15 @@ mod tests {
         assert!(slots.is_live(mark(0, 0)) && !slots.is_live(mark(1, 0)) && slots.is_live(mark(1, 1)));
         assert!(!slots.is_live(mark(3, 0)), "a slot that does not exist holds nothing");
         assert_eq!(slots.raise(3), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_advanced_ages_the_marks_of_its_slot_alone() {
+        let slots = Slots::new(2);
+        let (before, other) = (slots.now(0), slots.now(1));
+        slots.advance(0, 32 * 7);
+        slots.advance(5, 1);
+        assert_eq!((before.age_units(slots.now(0)), other.age_units(slots.now(1))), (7, 0));
+        assert_eq!(slots.inserts(), 0);
     }
 }

@@ -197,6 +197,19 @@ impl Client {
         std::mem::take(&mut self.rest)
     }
 
+    /// The same, or until nothing has come for `limit`.
+    pub fn read_to_end_within(&mut self, limit: std::time::Duration) -> Vec<u8> {
+        self.stream.set_read_timeout(Some(limit)).expect("option");
+        let mut bytes = [0; 4096];
+        while let Ok(n) = self.stream.read(&mut bytes)
+            && n > 0
+        {
+            self.rest.extend_from_slice(&bytes[..n]);
+        }
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("option");
+        std::mem::take(&mut self.rest)
+    }
+
     /// Whether the peer has ended the connection and sent nothing more.
     pub fn ends_silently(&mut self) -> bool {
         self.read_to_end().is_empty()

@@ -1,6 +1,7 @@
 //! A scripted backend: answers probes by itself, records every other request as it stood on the wire, and answers it by
 //! the test's handler.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ struct Shared {
     /// Everything that came, a connection an entry.
     streams: Mutex<Vec<Vec<u8>>>,
     /// Every connection, to be cut when the process is killed.
-    open: Mutex<Vec<TcpStream>>,
+    open: Mutex<HashMap<usize, TcpStream>>,
     /// When a client's end was seen while a handler watched for it.
     gone: Mutex<Vec<Instant>>,
     stop: AtomicBool,
@@ -153,9 +154,11 @@ impl Origin {
                 }
                 accepting.streams.lock().expect("streams").push(Vec::new());
                 let Ok(stream) = stream else { continue };
-                accepting.open.lock().expect("open").extend(stream.try_clone());
                 let (shared, models, handler) = (Arc::clone(&accepting), models.clone(), Arc::clone(&handler));
-                std::thread::spawn(move || serve(Peer { stream, connection, shared }, connection, &models, &*handler));
+                std::thread::spawn(move || {
+                    let _open = Open::new(&shared, connection, &stream);
+                    serve(Peer { stream, connection, shared: Arc::clone(&shared) }, connection, &models, &*handler);
+                });
             }
         });
         Origin { address, shared }
@@ -186,7 +189,7 @@ impl Origin {
         // Its listener is closed once its thread has noticed.
         drop(self);
         super::eventually("it refuses", || TcpStream::connect(address).is_err());
-        for stream in shared.open.lock().expect("open").drain(..) {
+        for (_, stream) in shared.open.lock().expect("open").drain() {
             super::reset_on_close(&stream);
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
@@ -222,6 +225,22 @@ impl Drop for Origin {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(200));
+    }
+}
+
+/// Keeps a second hold on a connection while it is served, by which it can be cut.
+struct Open(Arc<Shared>, usize);
+
+impl Open {
+    fn new(shared: &Arc<Shared>, connection: usize, stream: &TcpStream) -> Self {
+        shared.open.lock().expect("open").extend(stream.try_clone().map(|stream| (connection, stream)));
+        Open(Arc::clone(shared), connection)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.lock().expect("open").remove(&self.1);
     }
 }
 

@@ -1,0 +1,144 @@
+//! `ttft` on a worker: gathers what its choice looks at, counts what it expects while the request runs, and learns from what
+//! came of it. Synchronous; nothing here waits.
+
+use super::lease::Scratch;
+use super::usage::{Tail, Usage};
+use super::worker::Worker;
+use crate::config;
+use crate::fleet::belief::Lesson;
+use crate::fleet::prefill::Computing;
+use crate::fleet::snapshot::Snapshot;
+use crate::route::ttft::{Expected, Outlook, Price, Speed, choose};
+
+/// What was expected of the chosen backend.
+#[derive(Clone, Copy)]
+pub(super) struct Forecast {
+    slot: u16,
+    work_s: f64,
+    slowdown: f64,
+    prompt_tokens: f64,
+    predicted_tokens: f64,
+    lesson: Lesson,
+}
+
+fn speed(ttft: &config::Ttft) -> Speed {
+    Speed {
+        pass_s: ttft.pass_s,
+        token_s: ttft.token_s,
+        attention_s: ttft.attention_s,
+        kv_token_s: ttft.kv_token_s,
+        pass_tokens: ttft.pass_tokens.max(1.0),
+    }
+}
+
+fn price(ttft: &config::Ttft) -> Price {
+    Price { idle: ttft.idle_price, load: ttft.load_price, fair_s: ttft.fair_s, answer_tokens: ttft.answer_tokens }
+}
+
+/// The choice among `scratch.members`, of a prompt that `scratch.matches` knows.
+pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot) -> Option<(Expected, Forecast)> {
+    let shared = worker.shared;
+    let routing = &shared.config.routing;
+    let now_ns = shared.micros() * 1000;
+    let slots = || scratch.members.iter().map(|&member| snapshot.backend(member).slot);
+    let (bytes, tokens) = slots().map(|slot| shared.fleet.belief(slot).bytes_and_tokens()).fold((0.0, 0.0), add);
+    let token_bytes = bytes / tokens;
+    let chunk_tokens = routing.prefix_chunk_bytes as f64 / token_bytes;
+    scratch.outlooks.clear();
+    scratch.outlooks.extend(slots().map(|slot| {
+        let seen = shared.fleet.prefill(slot).look(now_ns);
+        Outlook {
+            held_tokens: scratch.matches.of(slot).map_or(0.0, |found| f64::from(found.fresh) * chunk_tokens),
+            queue_s: seen.queue_s,
+            factor: seen.factor,
+            busy: seen.busy,
+            decoding: seen.decoding,
+            kv_tokens: seen.kv_tokens,
+        }
+    }));
+    let prompt_tokens = scratch.chunks.bytes() as f64 / token_bytes;
+    let expected =
+        choose(prompt_tokens, &scratch.outlooks, &speed(&routing.ttft), &price(&routing.ttft), worker.random())?;
+    let slot = snapshot.backend(scratch.members[expected.index]).slot;
+    let (marked, fresh, age) =
+        scratch.matches.of(slot).map_or((0, 0, 0), |found| (found.chunks, found.fresh, found.age));
+    let forecast = Forecast {
+        slot,
+        work_s: expected.work_s,
+        slowdown: expected.slowdown,
+        prompt_tokens,
+        predicted_tokens: scratch.outlooks[expected.index].held_tokens,
+        lesson: Lesson { marked, fresh, age, found: 0 },
+    };
+    Some((expected, forecast))
+}
+
+fn add(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
+    (a.0 + b.0, a.1 + b.1)
+}
+
+/// A request that was sent under a forecast; dropping it, on whatever path, releases what it counts.
+pub(super) struct Running<'a> {
+    forecast: Forecast,
+    computing: Computing<'a>,
+}
+
+impl<'a> Running<'a> {
+    pub(super) fn begin(worker: &Worker, forecast: Forecast) -> Running<'a> {
+        let shared = worker.shared;
+        let prefill = shared.fleet.prefill(forecast.slot);
+        let tokens = forecast.prompt_tokens as u64;
+        Running { forecast, computing: prefill.begin(forecast.work_s, tokens, shared.micros() * 1000) }
+    }
+
+    /// The first byte of a streamed answer's body is here.
+    fn first_token(&mut self, worker: &Worker) {
+        self.computing.first_token(worker.shared.micros() * 1000, self.forecast.slowdown);
+    }
+
+    /// Learns from what the answer says at its end.
+    fn learn(&self, worker: &Worker, key_bytes: u64, usage: Usage) {
+        let Forecast { slot, predicted_tokens, lesson, .. } = self.forecast;
+        let shared = worker.shared;
+        let belief = shared.fleet.belief(slot);
+        if key_bytes == 0 || usage.prompt_tokens == 0 {
+            return;
+        }
+        belief.learn_token_bytes(key_bytes, usage.prompt_tokens);
+        let Some(cached_tokens) = usage.cached_tokens else { return };
+        belief.count(predicted_tokens as u64, cached_tokens);
+        let chunk_bytes = shared.config.routing.prefix_chunk_bytes as f64;
+        let chunks = |tokens: u64| (tokens as f64 * key_bytes as f64 / usage.prompt_tokens as f64 / chunk_bytes) as u32;
+        let lesson = Lesson { found: chunks(cached_tokens), ..lesson };
+        if belief.learn(lesson) {
+            shared.trie.raise(slot);
+        }
+        let dropped = lesson.marked.saturating_sub(lesson.found);
+        shared.trie.advance(slot, dropped.saturating_add(chunks(usage.answer_tokens)));
+        shared.trie.set_horizon(slot, belief.reach_chunks());
+    }
+}
+
+/// Watches an answer's body pass.
+pub(super) struct Watch<'r, 'a> {
+    pub(super) running: &'r mut Running<'a>,
+    pub(super) tail: &'r mut Tail,
+    /// The body comes piece by piece, as it is generated; else its first byte is not the first token.
+    pub(super) streamed: bool,
+}
+
+impl Watch<'_, '_> {
+    pub(super) fn payload(&mut self, worker: &Worker, bytes: &[u8]) {
+        if self.streamed && !bytes.is_empty() {
+            self.running.first_token(worker);
+        }
+        self.tail.push(bytes);
+    }
+
+    /// The answer has ended as it should.
+    pub(super) fn ended(&self, worker: &Worker, key_bytes: u64) {
+        if let Some(usage) = self.tail.usage() {
+            self.running.learn(worker, key_bytes, usage);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What a backend has to compute before the next prompt's turn comes, and how fast it really is.
+//!
+//! **Queue.** Each request adds its expected work when it is sent and takes it back when its first token is there, or when
+//! it ends before; its guard does both. The work of the one that is being computed shrinks with time: its part is assumed
+//! to be the mean of those that wait, since an exact one would need a list under a lock.
+//!
+//! **Factor.** Prompts are computed one after another, so the time from the first token before to a request's own is what
+//! the engine took for it. The factor is such time over expected work, over a window of so many seconds of expected work.
+//!
+//! **Busy.** Work sent of late, fading: the share of its time that the backend spends on prompts.
+//!
+//! One cache line a backend, updated by every worker with relaxed read-modify-writes; the counters order nothing else. What
+//! is learnt is a word each, written whole; of two that learn at once, one lesson is lost. Time is passed in, in nanoseconds
+//! of one monotonic clock.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Seconds of expected work that the factor remembers.
+const WINDOW_S: f32 = 30.0;
+
+/// Seconds of expected work that the factor begins with, at 1.
+const PRIOR_S: f32 = 0.5;
+
+/// Bounds of the factor: engines a hundred times faster or slower than assumed are still told apart.
+const FACTORS: (f32, f32) = (0.01, 100.0);
+
+/// Seconds in which work of late fades to 1/e.
+const LATE_S: f32 = 30.0;
+
+const NS: f64 = 1e9;
+
+#[repr(align(128))]
+pub struct Prefill {
+    queued_ns: AtomicU64,
+    waiting: AtomicU32,
+    decoding: AtomicU32,
+    kv_tokens: AtomicU64,
+    /// When the request that is being computed had its turn.
+    turn_ns: AtomicU64,
+    /// Two f32: seconds taken, seconds expected.
+    learnt: AtomicU64,
+    /// Work of late: f32 seconds, and u32 the millisecond at which it was so much.
+    late: AtomicU64,
+}
+
+impl Default for Prefill {
+    fn default() -> Self {
+        Prefill {
+            queued_ns: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            decoding: AtomicU32::new(0),
+            kv_tokens: AtomicU64::new(0),
+            turn_ns: AtomicU64::new(0),
+            learnt: AtomicU64::new(pack(PRIOR_S, PRIOR_S)),
+            late: AtomicU64::new(0),
+        }
+    }
+}
+
+/// One backend's prefill at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// Seconds that a request sent now would have to wait for those before it.
+    pub queue_s: f64,
+    /// How many times longer work takes than expected.
+    pub factor: f64,
+    /// Share of its time that the backend spends on prompts, as of the last half minute.
+    pub busy: f64,
+    pub decoding: u32,
+    /// Prompt tokens of the requests that decode.
+    pub kv_tokens: u64,
+}
+
+fn pack(taken_s: f32, expected_s: f32) -> u64 {
+    u64::from(taken_s.to_bits()) << 32 | u64::from(expected_s.to_bits())
+}
+
+fn unpack(word: u64) -> (f32, f32) {
+    (f32::from_bits((word >> 32) as u32), f32::from_bits(word as u32))
+}
+
+fn ms(now_ns: u64) -> u32 {
+    (now_ns / 1_000_000) as u32
+}
+
+fn faded(word: u64, now_ns: u64) -> f32 {
+    let then = word as u32;
+    let passed_s = ms(now_ns).wrapping_sub(then).cast_signed().max(0) as f32 / 1000.0;
+    let x = passed_s / LATE_S;
+    // 1/eˣ by the first terms of its series: a choice asks for every backend, and far away it need not be exact.
+    f32::from_bits((word >> 32) as u32) / (1.0 + x * (1.0 + x * (0.5 + x / 6.0)))
+}
+
+impl Prefill {
+    /// All that a choice at `now_ns` wants to know.
+    #[inline]
+    pub fn look(&self, now_ns: u64) -> Seen {
+        let factor = self.factor();
+        Seen {
+            queue_s: self.queue_s(now_ns, factor),
+            factor,
+            busy: self.busy(now_ns),
+            decoding: self.decoding.load(Relaxed),
+            kv_tokens: self.kv_tokens.load(Relaxed),
+        }
+    }
+
+    fn queue_s(&self, now_ns: u64, factor: f64) -> f64 {
+        let waiting = self.waiting.load(Relaxed);
+        if waiting == 0 {
+            return 0.0;
+        }
+        let queued_ns = self.queued_ns.load(Relaxed) as f64 * factor;
+        let elapsed_ns = now_ns.saturating_sub(self.turn_ns.load(Relaxed)) as f64;
+        (queued_ns - elapsed_ns.min(queued_ns / f64::from(waiting))) / NS
+    }
+
+    /// How many times longer work takes than expected.
+    pub fn factor(&self) -> f64 {
+        let (taken_s, expected_s) = unpack(self.learnt.load(Relaxed));
+        f64::from((taken_s / expected_s).clamp(FACTORS.0, FACTORS.1))
+    }
+
+    pub fn waiting(&self) -> u32 {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Counts a request until the guard is dropped: `work_s` of expected work, uncorrected, and `tokens` of prompt.
+    pub fn begin(&self, work_s: f64, tokens: u64, now_ns: u64) -> Computing<'_> {
+        let work_ns = (work_s * NS) as u64;
+        self.queued_ns.fetch_add(work_ns, Relaxed);
+        self.add_late(work_s * self.factor(), now_ns);
+        if self.waiting.fetch_add(1, Relaxed) == 0 {
+            self.turn_ns.store(now_ns, Relaxed);
+        }
+        Computing { prefill: self, work_ns, tokens, sent_ns: now_ns, decoding: false }
+    }
+
+    fn busy(&self, now_ns: u64) -> f64 {
+        f64::from(faded(self.late.load(Relaxed), now_ns) / LATE_S)
+    }
+
+    fn add_late(&self, work_s: f64, now_ns: u64) {
+        let late = faded(self.late.load(Relaxed), now_ns) + work_s as f32;
+        self.late.store(u64::from(late.to_bits()) << 32 | u64::from(ms(now_ns)), Relaxed);
+    }
+
+    fn learn(&self, taken_s: f64, expected_s: f64) {
+        let (mut taken, mut expected) = unpack(self.learnt.load(Relaxed));
+        taken += taken_s as f32;
+        expected += expected_s as f32;
+        let keep = (WINDOW_S / expected).min(1.0);
+        self.learnt.store(pack(taken * keep, expected * keep), Relaxed);
+    }
+}
+
+/// A request that a backend computes, and then decodes; dropping it, on whatever path, ends either.
+#[must_use]
+pub struct Computing<'a> {
+    prefill: &'a Prefill,
+    work_ns: u64,
+    tokens: u64,
+    sent_ns: u64,
+    decoding: bool,
+}
+
+impl Computing<'_> {
+    /// The first token is there. `slowdown`: how much longer decoding made the work take, which is not the engine's factor.
+    pub fn first_token(&mut self, now_ns: u64, slowdown: f64) {
+        if self.decoding {
+            return;
+        }
+        let turn_ns = self.prefill.turn_ns.swap(now_ns, Relaxed).max(self.sent_ns);
+        let taken_s = now_ns.saturating_sub(turn_ns) as f64 / NS;
+        self.prefill.learn(taken_s / slowdown, self.work_ns as f64 / NS);
+        self.leave_queue();
+        self.decoding = true;
+        self.prefill.decoding.fetch_add(1, Relaxed);
+        self.prefill.kv_tokens.fetch_add(self.tokens, Relaxed);
+    }
+
+    fn leave_queue(&self) {
+        self.prefill.queued_ns.fetch_sub(self.work_ns, Relaxed);
+        self.prefill.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Computing<'_> {
+    fn drop(&mut self) {
+        if self.decoding {
+            self.prefill.decoding.fetch_sub(1, Relaxed);
+            self.prefill.kv_tokens.fetch_sub(self.tokens, Relaxed);
+        } else {
+            self.leave_queue();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_queue_is_what_waits_less_what_the_first_has_had() {
+        let prefill = Prefill::default();
+        assert_eq!(prefill.look(5 * S).queue_s, 0.0);
+        let mut first = prefill.begin(2.0, 100, 10 * S);
+        let second = prefill.begin(4.0, 100, 10 * S);
+        assert_eq!(prefill.look(10 * S).queue_s, 6.0);
+        assert_eq!(prefill.look(12 * S).queue_s, 4.0);
+        assert_eq!(prefill.look(90 * S).queue_s, 3.0, "the first never counts less than nothing");
+        first.first_token(12 * S, 1.0);
+        first.first_token(13 * S, 1.0);
+        assert_eq!((prefill.waiting(), prefill.look(0).decoding, prefill.look(0).kv_tokens), (1, 1, 100));
+        assert_eq!(prefill.look(12 * S).queue_s, 4.0);
+        drop(second);
+        drop(first);
+        assert_eq!(
+            (prefill.look(12 * S).queue_s, prefill.waiting(), prefill.look(0).decoding, prefill.look(0).kv_tokens),
+            (0.0, 0, 0, 0)
+        );
+    }
+
+    #[test]
+    fn the_factor_finds_an_engine_that_is_three_times_slower_through_a_queue() {
+        let prefill = Prefill::default();
+        let mut now = 0;
+        for _ in 0..40 {
+            let mut pair = [prefill.begin(1.0, 1, now), prefill.begin(1.0, 1, now)];
+            for guard in &mut pair {
+                now += 3 * S;
+                guard.first_token(now, 1.0);
+            }
+            now += 7 * S;
+        }
+        assert!((prefill.factor() - 3.0).abs() < 0.05, "{}", prefill.factor());
+    }
+
+    #[test]
+    fn decoding_beside_it_is_not_held_against_the_engine() {
+        let prefill = Prefill::default();
+        for at in 0..40 {
+            prefill.begin(1.0, 1, at * 10 * S).first_token(at * 10 * S + 2 * S, 2.0);
+        }
+        assert!((prefill.factor() - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn busy_is_the_share_of_time_and_fades() {
+        let prefill = Prefill::default();
+        for at in 0..200 {
+            prefill.begin(0.5, 1, at * S).first_token(at * S + S / 2, 1.0);
+        }
+        assert!((prefill.busy(199 * S) - 0.5).abs() < 0.02, "{}", prefill.busy(199 * S));
+        assert!((prefill.busy(229 * S) - 0.5 / std::f64::consts::E).abs() < 0.02);
+        assert!(prefill.busy(900 * S) < 1e-3);
+    }
+
+    #[test]
+    fn a_panic_releases_the_queue() {
+        let prefill = Prefill::default();
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = prefill.begin(1.0, 1, 0);
+            panic!("a request's code fails");
+        }));
+        assert!(unwound.is_err());
+        assert_eq!((prefill.look(0).queue_s, prefill.waiting()), (0.0, 0));
+    }
+}

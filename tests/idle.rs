@@ -59,7 +59,7 @@ const FIRST: usize = 600;
 /// A worker keeps at most 512 unused connections to one backend.
 const BACKENDS: usize = 8;
 /// User memory of one pair: the task that waits, two sockets with their waits, a place in the pool. The kernel's own is not in it.
-const MOST_BYTES: isize = 1536;
+const MOST_BYTES: isize = 1024;
 
 /// Takes connections and lets them lie until it is told to answer what came on them.
 struct Backends {

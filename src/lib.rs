@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `control` is the second plane: health, models, metrics, signals. `shared`, with `fleet` and `metrics`, is the plain state
-//! in which the two planes meet.
+//! in which the two planes meet. `top` is a program of its own: it looks at a running router from outside.
 //!
 //! **Layer rule.** Imports go only downwards: `main` → `control`, `data` → `shared` → `fleet`, `metrics` → `route`, `trie`,
 //! `prompt`, `http` → `config`, std. `http`, `prompt`, `trie` and `route` know no sockets, no clock and no sibling.
@@ -22,4 +22,6 @@ pub mod metrics;
 pub mod prompt;
 pub mod route;
 pub mod shared;
+#[cfg(feature = "top")]
+pub mod top;
 pub mod trie;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trieway::config::{self, Config, Failure, Policy};
+use trieway::config::{self, Config, Failure, Policy, TopOptions};
 use trieway::control::{self, Control};
 use trieway::data;
 use trieway::shared::Shared;
@@ -16,6 +16,9 @@ const BAD_START: u8 = 2;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if let Some(options) = config::top_from_args(&args) {
+        return top(options);
+    }
     let config = match config::from_args(&args) {
         Ok(config) => config,
         Err(Failure::Print(text)) => {
@@ -33,6 +36,28 @@ fn main() -> ExitCode {
         }
         Err(line) => refuse(&line),
     }
+}
+
+/// `trieway top`.
+fn top(options: Result<TopOptions, Failure>) -> ExitCode {
+    match options.map(|options| look(&options)) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(line)) | Err(Failure::Refuse(line)) => refuse(&line),
+        Err(Failure::Print(text)) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+#[cfg(feature = "top")]
+fn look(options: &TopOptions) -> Result<(), String> {
+    trieway::top::run(options)
+}
+
+#[cfg(not(feature = "top"))]
+fn look(_: &TopOptions) -> Result<(), String> {
+    Err("top is not in this build: cargo build --release --features top".to_owned())
 }
 
 fn refuse(line: &str) -> ExitCode {

@@ -25,6 +25,20 @@ fn a_wrong_flag_is_one_line_and_exit_code_2() {
 }
 
 #[test]
+fn top_says_what_it_needs() {
+    let what = if cfg!(feature = "top") { "top needs a terminal" } else { "--features top" };
+    // A session of its own has no terminal.
+    let output = std::process::Command::new("setsid")
+        .args(["--wait", env!("CARGO_BIN_EXE_trieway"), "top", "--url", "http://127.0.0.1:9"])
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && error.contains(what) && error.lines().count() == 1, "{error}");
+    assert!(refused(&["top", "--url", "ftp://x"]).contains("the scheme is not http"));
+}
+
+#[test]
 fn a_port_in_use_is_refused_even_when_another_router_holds_it() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("binds");
     let port = taken.local_addr().expect("address").port().to_string();

@@ -9,6 +9,7 @@ mod cli;
 mod file;
 mod size;
 mod source;
+mod top;
 mod unsupported;
 mod url;
 
@@ -19,6 +20,7 @@ use std::time::Duration;
 pub use cli::{Failure, command, from_args};
 pub use size::parse_size;
 pub use source::Source;
+pub use top::{TopOptions, top_from_args};
 pub use url::{BackendUrl, UrlError};
 
 /// How many backends the router can know at a time.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::admission::{self, Admitted};
 use super::attempt::{Attempt, Outcome, Trouble};
 use super::client::Client;
+use super::explain;
 use super::failure::{Failure, Refusal};
 use super::forecast::Running;
 use super::lease::Scratch;
@@ -71,6 +72,9 @@ async fn exchange(
     if request.destination == Destination::Control {
         worker.shard().control.add(1);
         return to_control(client, scratch, &request, *seen).await.map(Some);
+    }
+    if request.destination == Destination::Explain {
+        return explain::answer(client, scratch, &request, *seen).await.map(Some);
     }
     let _tenant = admission::tenant(worker, scratch, request.head())?;
     let mut plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;

@@ -73,6 +73,12 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
     Some((expected, forecast))
 }
 
+/// What is expected of one of the backends that the choice of `forecast` looked at.
+pub(super) fn of_one(worker: &Worker, forecast: &Forecast, outlook: &Outlook) -> Option<Expected> {
+    let ttft = &worker.shared.config.routing.ttft;
+    choose(forecast.prompt_tokens, &[*outlook], &speed(ttft), &price(ttft), 0)
+}
+
 fn add(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
     (a.0 + b.0, a.1 + b.1)
 }

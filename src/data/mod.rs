@@ -3,7 +3,7 @@
 //! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
 //! top to bottom, with `request` (reading it), `plan` (where it goes), `admission` and `queue` (whether it may go now),
 //! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large), `tunnel` (a WebSocket), `forecast` and
-//! `usage` (what `ttft` expects and learns) and `request_log` (its line, if it is asked for). Below them: `client`,
+//! `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and `explain` (what would be chosen). Below them: `client`,
 //! `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
@@ -19,6 +19,7 @@ mod conn;
 #[allow(unsafe_code, reason = "shuts down descriptors that sockets of this worker own")]
 mod deadline;
 mod exchange;
+mod explain;
 mod failure;
 mod forecast;
 #[allow(unsafe_code, reason = "takes over descriptors that the environment names")]

@@ -6,6 +6,8 @@ use crate::prompt::Endpoint;
 pub(super) enum Destination {
     /// The control plane answers.
     Control,
+    /// The worker answers: where would this request go?
+    Explain,
     /// A backend that serves the body's model, by the policy.
     Routed(Endpoint),
     /// Any usable backend, by load.
@@ -24,6 +26,7 @@ pub(super) fn destination(get: bool, post: bool, path: &[u8]) -> Destination {
         return Destination::Any;
     }
     match path {
+        b"/debug/route" => Destination::Explain,
         b"/v1/chat/completions" => Destination::Routed(Endpoint::Chat),
         b"/v1/completions" => Destination::Routed(Endpoint::Completions),
         b"/v1/responses" => Destination::Routed(Endpoint::Responses),
@@ -51,6 +54,8 @@ mod tests {
             ("POST", "/health", Destination::Any),
             ("POST", "/sleep", Destination::Control),
             ("GET", "/sleep", Destination::Any),
+            ("POST", "/debug/route", Destination::Explain),
+            ("GET", "/debug/route", Destination::Any),
             ("GET", "/is_sleeping", Destination::Control),
             ("GET", "/health/", Destination::Any),
             ("GET", "/v1/models", Destination::Control),

@@ -27,9 +27,9 @@ const RETRY_AFTER_S: u32 = 5;
 pub(super) struct Plan {
     pub(super) snapshot: Rc<View>,
     /// `None`: it names none, and any usable backend will do.
-    model: Option<ModelNumber>,
-    session: Option<u64>,
-    policy: Policy,
+    pub(super) model: Option<ModelNumber>,
+    pub(super) session: Option<u64>,
+    pub(super) policy: Policy,
 }
 
 /// What a look at the backends came to.
@@ -38,6 +38,35 @@ pub(super) enum Chosen {
     /// Some are usable, and all of those are at their limit, or others have waited longer for them.
     AllBusy,
     Nobody,
+}
+
+/// Whether a usable backend can have a request now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Ready,
+    Unreachable,
+    /// It is at its limit, or others have waited longer for it.
+    Busy,
+}
+
+/// What the limit a backend says to a request.
+struct Gate {
+    /// 0: none.
+    limit: u32,
+    since_us: u64,
+    /// It has just come, and others wait here for the same backends.
+    behind_others: bool,
+}
+
+impl Gate {
+    fn standing(&self, load: &Load) -> Standing {
+        let full = |load: &Load| load.in_flight() >= self.limit || must_yield(load, self.since_us);
+        match load.is_unreachable() {
+            true => Standing::Unreachable,
+            false if self.limit > 0 && (self.behind_others || full(load)) => Standing::Busy,
+            false => Standing::Ready,
+        }
+    }
 }
 
 /// One chosen backend.
@@ -101,28 +130,51 @@ impl Plan {
         tried: &[u16],
         waiting_since_us: Option<u64>,
     ) -> Chosen {
+        let busy = self.gather(worker, scratch, tried, waiting_since_us);
+        match self.decide(self.policy, worker, scratch, || worker.shared.fleet.next_turn()) {
+            Some((Decision { index, reason }, forecast)) => {
+                self.shadow(worker, scratch, index);
+                Chosen::Backend(Choice {
+                    member: scratch.members[index],
+                    reason,
+                    matched_bytes: scratch.candidates[index].matched_bytes,
+                    forecast,
+                })
+            }
+            None if busy => Chosen::AllBusy,
+            None => Chosen::Nobody,
+        }
+    }
+
+    /// What `choose` would choose for a request that has just come, without a trace: no turn is taken and nothing counted.
+    pub(super) fn preview(&self, worker: &Worker, scratch: &mut Scratch) -> Option<(Decision, Option<Forecast>)> {
+        self.gather(worker, scratch, &[], None);
+        self.decide(self.policy, worker, scratch, || worker.shared.fleet.coming_turn())
+    }
+
+    /// Looks the key up and fills the candidates. Whether some backend was left out because it is at its limit, or because
+    /// others have waited longer for it.
+    fn gather(&self, worker: &Worker, scratch: &mut Scratch, tried: &[u16], waiting_since_us: Option<u64>) -> bool {
         let shared = worker.shared;
         let routing = &self.snapshot.rules.routing;
-        let asks = self.policy.asks_prefixes() || routing.shadow.is_some_and(Policy::asks_prefixes);
-        let by_prefix = asks && !scratch.chunks.key().is_empty();
+        let by_prefix = self.asks_prefixes() && !scratch.chunks.key().is_empty();
         if by_prefix {
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
         }
-        let limit = shared.config.overload.inflight_per_backend;
-        let since_us = if limit == 0 { 0 } else { waiting_since_us.unwrap_or_else(|| shared.micros()) };
-        let behind_others = limit > 0 && waiting_since_us.is_none() && worker.queue.has(self.model_identity());
+        let gate = self.gate(worker, waiting_since_us);
         let mut busy = false;
         scratch.members.clear();
         scratch.candidates.clear();
         for &member in &self.snapshot.served(self.model).usable {
             let backend = self.snapshot.backend(member);
             let load = shared.fleet.load(backend.slot);
-            if load.is_unreachable() || tried.contains(&backend.slot) {
-                continue;
-            }
-            if limit > 0 && (behind_others || load.in_flight() >= limit || must_yield(load, since_us)) {
-                busy = true;
-                continue;
+            match gate.standing(load) {
+                Standing::Ready if !tried.contains(&backend.slot) => {}
+                Standing::Ready | Standing::Unreachable => continue,
+                Standing::Busy => {
+                    busy |= !tried.contains(&backend.slot);
+                    continue;
+                }
             }
             let chunks = if by_prefix { scratch.matches.chunks(backend.slot) } else { 0 };
             scratch.members.push(member);
@@ -137,19 +189,26 @@ impl Plan {
         }
         let draw = self.session.unwrap_or_else(|| worker.random());
         slow_start::weigh(&mut scratch.candidates, &mut scratch.members, routing.prefix_min_match_bytes, draw);
-        match self.decide(self.policy, worker, scratch, || shared.fleet.next_turn()) {
-            Some((Decision { index, reason }, forecast)) => {
-                self.shadow(worker, scratch, index);
-                Chosen::Backend(Choice {
-                    member: scratch.members[index],
-                    reason,
-                    matched_bytes: scratch.candidates[index].matched_bytes,
-                    forecast,
-                })
-            }
-            None if busy => Chosen::AllBusy,
-            None => Chosen::Nobody,
+        busy
+    }
+
+    /// How a backend that serves the model stands to a request that has just come.
+    pub(super) fn standing(&self, worker: &Worker, member: Member) -> Standing {
+        self.gate(worker, None).standing(worker.shared.fleet.load(self.snapshot.backend(member).slot))
+    }
+
+    fn gate(&self, worker: &Worker, waiting_since_us: Option<u64>) -> Gate {
+        let limit = worker.shared.config.overload.inflight_per_backend;
+        Gate {
+            limit,
+            since_us: if limit == 0 { 0 } else { waiting_since_us.unwrap_or_else(|| worker.shared.micros()) },
+            behind_others: limit > 0 && waiting_since_us.is_none() && worker.queue.has(self.model_identity()),
         }
+    }
+
+    /// Whether the policy, or its shadow, looks at the trie.
+    pub(super) fn asks_prefixes(&self) -> bool {
+        self.policy.asks_prefixes() || self.snapshot.rules.routing.shadow.is_some_and(Policy::asks_prefixes)
     }
 
     /// The same for all requests that the same backends can serve, in every snapshot.
@@ -217,8 +276,7 @@ impl Plan {
     /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike. Called once
     /// there is a connection: a backend that cannot be reached must not be believed to hold anything.
     pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
-        let asks = self.policy.asks_prefixes() || self.snapshot.rules.routing.shadow.is_some_and(Policy::asks_prefixes);
-        if asks && self.model.is_some() && !scratch.chunks.key().is_empty() {
+        if self.asks_prefixes() && self.model.is_some() && !scratch.chunks.key().is_empty() {
             worker.shared.trie.insert_found(scratch.chunks.key(), holder, &scratch.matches);
         }
     }

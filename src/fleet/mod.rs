@@ -79,6 +79,11 @@ impl Fleet {
     pub fn next_turn(&self) -> u64 {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
+
+    /// The number that comes next, left where it is.
+    pub fn coming_turn(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]

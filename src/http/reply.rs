@@ -1,4 +1,4 @@
-//! The router's own answers: a status, and an error in the shape that OpenAI's clients understand.
+//! The router's own answers: a status, and JSON; an error has the shape that OpenAI's clients understand.
 //!
 //! Must not know: why a request failed beyond the strings it is given.
 //!
@@ -38,18 +38,9 @@ const END: &[u8] = b"\"}}";
 
 /// Appends the whole answer.
 pub fn error(out: &mut Vec<u8>, reply: &Reply<'_>) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    push_decimal(out, u64::from(reply.status));
-    out.push(b' ');
-    out.extend_from_slice(reason_phrase(reply.status).as_bytes());
-    out.extend_from_slice(b"\r\nContent-Type: application/json\r\nContent-Length: ");
     let fixed = OPEN.len() + TYPE.len() + CODE.len() + END.len();
     let length = fixed + escaped_length(reply.message) + escaped_length(reply.kind) + escaped_length(reply.code);
-    push_decimal(out, length as u64);
-    if !reply.request_id.is_empty() {
-        out.extend_from_slice(b"\r\nX-Request-Id: ");
-        out.extend_from_slice(reply.request_id);
-    }
+    begin(out, reply.status, length, reply.request_id);
     if let Some(seconds) = reply.retry_after_s {
         out.extend_from_slice(b"\r\nRetry-After: ");
         push_decimal(out, u64::from(seconds));
@@ -58,15 +49,39 @@ pub fn error(out: &mut Vec<u8>, reply: &Reply<'_>) {
         // RFC 9110 section 15.5.6 asks for it.
         out.extend_from_slice(b"\r\nAllow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     }
-    if !reply.keep_alive {
-        out.extend_from_slice(b"\r\nConnection: close");
-    } else if reply.version == Version::Http10 {
-        out.extend_from_slice(b"\r\nConnection: keep-alive");
-    }
-    out.extend_from_slice(b"\r\n\r\n");
+    end(out, reply.keep_alive, reply.version);
     if !reply.head_only {
         push_body(out, reply);
     }
+}
+
+/// Appends a whole answer 200 with this JSON.
+pub fn json(out: &mut Vec<u8>, body: &[u8], request_id: &[u8], keep_alive: bool, version: Version) {
+    begin(out, 200, body.len(), request_id);
+    end(out, keep_alive, version);
+    out.extend_from_slice(body);
+}
+
+fn begin(out: &mut Vec<u8>, status: u16, length: usize, request_id: &[u8]) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(out, u64::from(status));
+    out.push(b' ');
+    out.extend_from_slice(reason_phrase(status).as_bytes());
+    out.extend_from_slice(b"\r\nContent-Type: application/json\r\nContent-Length: ");
+    push_decimal(out, length as u64);
+    if !request_id.is_empty() {
+        out.extend_from_slice(b"\r\nX-Request-Id: ");
+        out.extend_from_slice(request_id);
+    }
+}
+
+fn end(out: &mut Vec<u8>, keep_alive: bool, version: Version) {
+    if !keep_alive {
+        out.extend_from_slice(b"\r\nConnection: close");
+    } else if version == Version::Http10 {
+        out.extend_from_slice(b"\r\nConnection: keep-alive");
+    }
+    out.extend_from_slice(b"\r\n\r\n");
 }
 
 fn push_body(out: &mut Vec<u8>, reply: &Reply<'_>) {

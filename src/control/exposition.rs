@@ -72,7 +72,7 @@ fn backends(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     }
     let mut family = writer.family(&names::BACKEND_STATE);
     for member in members {
-        family.count(&[&member.name, member.health.state().as_str()], 1);
+        family.count(&[&member.name, member.state().as_str()], 1);
     }
     let mut family = writer.family(&names::BACKEND_RESTARTS_TOTAL);
     for member in members {

@@ -97,7 +97,7 @@ metrics! {
     IN_FLIGHT_BYTES Gauge "trieway_in_flight_bytes" ["server"]
         "Body bytes of the requests in flight.";
     BACKEND_STATE Gauge "trieway_backend_state" ["server", "state"]
-        "1 for the state that the backend is in: unknown, up, down or sleeping.";
+        "1 for the state that the backend is in: unknown, up, down, sleeping or draining.";
     BACKEND_RESTARTS_TOTAL Counter "trieway_backend_restarts_total" ["server"]
         "Restarts of the engine that were noticed; its prefixes are forgotten then.";
     ENGINE_RUNNING Gauge "trieway_engine_requests_running" ["server"]

@@ -234,3 +234,28 @@ fn the_operations_page_has_every_line_that_asks_for_somebody() {
         assert!(page.contains(&format!("`{}`", kind.as_str())), "docs/OPERATIONS.md does not name {}", kind.as_str());
     }
 }
+
+#[test]
+fn the_check_has_all_its_steps_and_is_what_ci_calls() {
+    let read = |path: &str| {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path);
+        assert!(text.starts_with("#!") && text.trim_end().lines().count() > 5, "{path} is no script");
+        text
+    };
+    let check = read("scripts/check");
+    for step in [
+        "cargo fmt --all --check",
+        "cargo clippy --workspace --all-targets",
+        "cargo nextest run --workspace",
+        "TRIEWAY_TEST_IO=epoll cargo nextest run",
+        "loom_tests",
+        "benches/instructions",
+        "cargo doc",
+    ] {
+        assert!(check.contains(step), "scripts/check has no step '{step}'");
+    }
+    assert!(read(".ci/run").trim_end().ends_with("exec scripts/check"));
+    for script in ["scripts/demo", "scripts/bench", "scripts/prove"] {
+        read(script);
+    }
+}

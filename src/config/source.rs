@@ -22,8 +22,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const FILE_FLAGS: [&str; 3] = ["config", "dynamic-config-yaml", "dynamic-config-json"];
 
 /// What may change while the router runs.
-const RELOADABLE: [&str; 10] = [
-    "service-discovery",
+const RELOADABLE: [&str; 9] = [
     "static-backends",
     "static-models",
     "static-aliases",

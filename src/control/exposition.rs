@@ -113,7 +113,8 @@ fn engines(writer: &mut Writer, members: &[&Member]) {
 /// What `ttft` has learnt; nothing of a backend that it has not been told anything by.
 fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     let shared = plane.shared;
-    let routing = &shared.config.routing;
+    let snapshot = shared.fleet.snapshot().load();
+    let routing = &snapshot.rules.routing;
     if ![Some(routing.policy), routing.shadow].contains(&Some(Policy::Ttft)) {
         return;
     }
@@ -133,8 +134,8 @@ fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
             family.optional(&[&member.name], figure(prefill, belief));
         }
     };
-    figures(&names::PREFILL_QUEUE_SECONDS, &|prefill, _| Some(prefill.queue_s(now_ns) * prefill.factor()));
-    figures(&names::PREFILL_BUSY_RATIO, &|prefill, _| Some(prefill.busy(now_ns)));
+    figures(&names::PREFILL_QUEUE_SECONDS, &|prefill, _| Some(prefill.look(now_ns).queue_s));
+    figures(&names::PREFILL_BUSY_RATIO, &|prefill, _| Some(prefill.look(now_ns).busy));
     figures(&names::PREFILL_FACTOR, &|prefill, _| Some(prefill.factor()));
     let chunk_bytes = routing.prefix_chunk_bytes as f64;
     figures(&names::CACHE_REACH_BYTES, &|_, belief| {

@@ -263,6 +263,7 @@ impl Members {
     /// them, the others are gone with their marks. Returns the slots of those that came. Those without a free slot are left
     /// out, with a log line.
     pub(super) fn set(&mut self, wanted: &[StaticBackend], shared: &Shared, now: Instant, now_ms: u64) -> Vec<u16> {
+        let late = !self.list.is_empty() || !self.given_up.is_empty();
         let stays = |member: &Member| wanted.iter().any(|spec| spec.url == member.spec.url);
         let (mut known, leave): (Vec<_>, Vec<_>) = std::mem::take(&mut self.list).into_iter().partition(stays);
         for member in leave {
@@ -276,7 +277,7 @@ impl Members {
                 self.list.push(member);
             } else if let Some(slot) = self.take_slot(shared) {
                 let mut member = Member::new(spec, slot, shared, now, now_ms);
-                member.came_late = self.loaded.generation > 1;
+                member.came_late = late;
                 member.warm_up(now);
                 self.list.push(member);
                 came.push(slot);

@@ -71,6 +71,7 @@ impl Plane {
     pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
         let mut members = self.members();
         let generation = members.load(config, self.now_unix_s());
+        // Pods are found by their own watch.
         if self.shared.config.kubernetes.is_none() {
             self.adopt(&mut members, &config.backends);
         }

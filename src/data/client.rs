@@ -180,16 +180,21 @@ impl Client {
     pub(super) async fn linger(&mut self, limit: Duration) {
         self.socket.shutdown_write();
         self.socket.due_in(limit);
+        while self.drop_bytes() {
+            if self.socket.readable().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Takes what is there and drops it. False: nothing more will come.
+    fn drop_bytes(&mut self) -> bool {
         let mut sink = Buffer::new(&self.worker.blocks, SMALL);
         loop {
             match self.socket.read(sink.spare()) {
                 Ok(Got::Bytes(_)) => {}
-                Ok(Got::Wait) => {
-                    if self.socket.readable().await.is_err() {
-                        return;
-                    }
-                }
-                Ok(Got::End) | Err(_) => return,
+                Ok(Got::Wait) => return true,
+                Ok(Got::End) | Err(_) => return false,
             }
         }
     }

@@ -1,6 +1,5 @@
 //! One client connection from its accept to its end: request after request, and small while it waits.
 
-use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -13,55 +12,56 @@ use super::socket::Socket;
 use super::worker::{Counted, Worker};
 
 /// Serves the connection. A panic in its code ends this connection alone.
-pub(super) async fn serve(counted: Counted, worker: Rc<Worker>, socket: Socket, address: String) {
-    let shard = worker.shard();
-    if (CatchUnwind { inner: requests(worker, socket, address) }).await.is_err() {
-        shard.panics.add(1);
-    }
-    drop(counted);
+///
+/// Nothing here is an async function: those keep each argument twice, and most connections wait most of the time.
+pub(super) fn serve(counted: Counted, worker: Rc<Worker>, socket: Socket, address: String) -> impl Future<Output = ()> {
+    CatchUnwind { inner: requests(Client::new(worker, socket, address)), counted }
 }
 
-async fn requests(worker: Rc<Worker>, socket: Socket, address: String) {
-    let times = &worker.shared.config.times;
-    let mut client = Client::new(Rc::clone(&worker), socket, address);
-    let mut limit = times.client_head;
-    while client.wait_for_request(limit).await {
-        let after;
-        (client, after) = worker.turns.serve(client).await;
-        match after {
-            After::KeepAlive => limit = times.client_idle,
-            After::Gone => break,
-            After::Close => {
-                client.linger(LINGER_ANSWERED).await;
-                break;
-            }
-            After::Refused => {
-                client.linger(LINGER_REFUSED).await;
-                break;
-            }
-            After::Abort => {
-                client.socket.shutdown();
-                break;
+fn requests(mut client: Client) -> impl Future<Output = ()> {
+    async move {
+        let mut limit = client.worker.shared.config.times.client_head;
+        while client.wait_for_request(limit).await {
+            let worker = Rc::clone(&client.worker);
+            let after;
+            (client, after) = worker.turns.serve(client).await;
+            match after {
+                After::KeepAlive => limit = worker.shared.config.times.client_idle,
+                After::Gone => break,
+                After::Close => {
+                    client.linger(LINGER_ANSWERED).await;
+                    break;
+                }
+                After::Refused => {
+                    client.linger(LINGER_REFUSED).await;
+                    break;
+                }
+                After::Abort => {
+                    client.socket.shutdown();
+                    break;
+                }
             }
         }
     }
 }
 
 pin_project_lite::pin_project! {
+    /// Ends when `inner` does, or when that panics.
     struct CatchUnwind<F> {
         #[pin]
         inner: F,
+        counted: Counted,
     }
 }
 
-impl<F: Future> Future for CatchUnwind<F> {
-    type Output = Result<F::Output, Box<dyn Any + Send>>;
+impl<F: Future<Output = ()>> Future for CatchUnwind<F> {
+    type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let inner = self.project().inner;
-        match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        catch_unwind(AssertUnwindSafe(|| this.inner.poll(cx))).unwrap_or_else(|_| {
+            this.counted.worker().shard().panics.add(1);
+            Poll::Ready(())
+        })
     }
 }

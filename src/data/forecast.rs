@@ -46,15 +46,14 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
     let chunk_tokens = routing.prefix_chunk_bytes as f64 / token_bytes;
     scratch.outlooks.clear();
     scratch.outlooks.extend(slots().map(|slot| {
-        let prefill = shared.fleet.prefill(slot);
-        let factor = prefill.factor();
+        let seen = shared.fleet.prefill(slot).look(now_ns);
         Outlook {
             held_tokens: scratch.matches.of(slot).map_or(0.0, |found| f64::from(found.fresh) * chunk_tokens),
-            queue_s: prefill.queue_s(now_ns) * factor,
-            factor,
-            busy: prefill.busy(now_ns),
-            decoding: prefill.decoding(),
-            kv_tokens: prefill.kv_tokens(),
+            queue_s: seen.queue_s,
+            factor: seen.factor,
+            busy: seen.busy,
+            decoding: seen.decoding,
+            kv_tokens: seen.kv_tokens,
         }
     }));
     let prompt_tokens = scratch.chunks.bytes() as f64 / token_bytes;

@@ -11,13 +11,13 @@ use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use monoio::net::TcpStream;
+use monoio::net::UnixStream;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use rustix::pipe::{SpliceFlags, splice};
@@ -38,8 +38,8 @@ pub(super) struct Socket {
     deadline: Ticket,
     reader: Pin<Box<dyn Rearm>>,
     /// A descriptor registered with the driver; of the stream's own reads and writes none is used, so that any kind of
-    /// socket may stand behind it.
-    io: Rc<TcpStream>,
+    /// socket may stand behind it. A TCP one would keep both of its addresses.
+    io: Rc<UnixStream>,
     reads: Cell<u8>,
     /// The last read took all there was: the next one would find nothing.
     drained: Cell<bool>,
@@ -85,7 +85,7 @@ pub(super) enum Got {
 impl Socket {
     /// Takes over a connected or connecting socket, which must be non-blocking.
     pub(super) fn new(socket: socket2::Socket, deadlines: &Rc<Deadlines>) -> io::Result<Self> {
-        let io = Rc::new(TcpStream::from_std(std::net::TcpStream::from(socket))?);
+        let io = Rc::new(UnixStream::from_std(OwnedFd::from(socket).into())?);
         let waited = Rc::clone(&io);
         let make = move || {
             let io = Rc::clone(&waited);

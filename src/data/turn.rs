@@ -61,14 +61,16 @@ pub(super) struct Turns(RefCell<Vec<Pin<Box<dyn Turn>>>>);
 
 impl Turns {
     /// Serves the client's next request in a box of the store.
-    pub(super) async fn serve(&self, client: Client) -> Served {
+    pub(super) fn serve(&self, client: Client) -> impl Future<Output = Served> {
         let mut slot = self.0.borrow_mut().pop().unwrap_or_else(new_slot);
         slot.as_mut().begin(client);
-        let served = poll_fn(|cx| slot.as_mut().poll_end(cx)).await;
-        let mut kept = self.0.borrow_mut();
-        if kept.len() < KEPT {
-            kept.push(slot);
+        async move {
+            let served = poll_fn(|cx| slot.as_mut().poll_end(cx)).await;
+            let mut kept = self.0.borrow_mut();
+            if kept.len() < KEPT {
+                kept.push(slot);
+            }
+            served
         }
-        served
     }
 }

@@ -146,6 +146,10 @@ impl Counted {
         worker.shard().accepted.add(1);
         Counted { worker: Rc::clone(worker), _seat: seat }
     }
+
+    pub(super) fn worker(&self) -> &Worker {
+        &self.worker
+    }
 }
 
 impl Drop for Counted {

@@ -9,7 +9,7 @@
 //! s = 1 + (a·n + c·kv) / (t0 + a·T)                how much n decoding answers slow a pass down
 //! ttft  = (W + w)·s                                W: seconds of work that wait before it
 //! price = idle + load·ρ/(1 − ρ)                    ρ: share of its time that the backend has spent on prompts lately
-//! score = ttft·(1 + fair/cold) + w·price + company
+//! score = ttft·(1 + fair/cold) + w·price + company + 1.5 s·(ρ − mean ρ)
 //! ```
 //!
 //! **Price.** A second of work on a backend that is busy a share ρ of its time delays those who come to it by about
@@ -17,8 +17,10 @@
 //! the backend's own, a backend that draws too much (a prefix that all prompts share) becomes dear until the prefix has
 //! spread. **Fairness.** A short prompt is slowed down more by the same wait; `cold` is what its work would be on an idle
 //! backend that holds nothing. **Company.** The seconds by which its own decoding and the others' will hold each other up.
+//! **Ahead.** A backend that has had more work than the mean of late stands back a little: among idle backends nothing else
+//! would keep all prompts with a common beginning from following the first.
 //!
-//! Must not know: where the figures come from, who learns them. `docs/decisions/0020` says what was tried.
+//! Must not know: where the figures come from, who learns them. `docs/decisions/0030` says what was tried.
 
 use super::{Reason, mix};
 
@@ -41,14 +43,22 @@ impl Speed {
     /// Seconds to compute the rest of a prompt of `prompt` tokens of which `held` are in the cache; the last token is
     /// always computed.
     pub fn work_s(&self, prompt: f64, held: f64) -> f64 {
+        self.work_at(self.token_s + self.pass_s / self.pass_tokens, prompt, held)
+    }
+
+    fn work_at(&self, token_s: f64, prompt: f64, held: f64) -> f64 {
         let rest = (prompt - held).max(1.0);
-        rest * (self.token_s + self.pass_s / self.pass_tokens + self.attention_s * (prompt - rest / 2.0))
+        rest * (token_s + self.attention_s * (prompt - rest / 2.0))
     }
 
     /// How many times longer a pass full of prompt takes beside `decoding` answers with `kv_tokens` of context.
-    pub fn slowdown(&self, decoding: f64, kv_tokens: f64) -> f64 {
-        let full_s = self.pass_s + self.token_s * self.pass_tokens;
-        1.0 + (self.token_s * decoding + self.kv_token_s * kv_tokens) / full_s
+    fn slowdown(&self, per_pass: f64, decoding: f64, kv_tokens: f64) -> f64 {
+        1.0 + (self.token_s * decoding + self.kv_token_s * kv_tokens) * per_pass
+    }
+
+    /// One over the seconds of a pass full of prompt.
+    fn per_pass(&self) -> f64 {
+        1.0 / (self.pass_s + self.token_s * self.pass_tokens)
     }
 }
 
@@ -97,6 +107,9 @@ pub struct Expected {
     pub ttft_s: f64,
 }
 
+/// What it costs, in seconds of waiting, to be busy all the time while the others are idle.
+const AHEAD_S: f64 = 1.5;
+
 /// Scores that are closer than this are equal.
 const EQUAL_S: f64 = 1e-6;
 
@@ -104,19 +117,23 @@ const EQUAL_S: f64 = 1e-6;
 pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &Price, random: u64) -> Option<Expected> {
     let fairness = 1.0 + price.fair_s / speed.work_s(prompt_tokens, 0.0);
     let mut best: Option<Expected> = None;
+    let mean_busy = outlooks.iter().map(|outlook| outlook.busy).sum::<f64>() / outlooks.len().max(1) as f64;
     let (mut best_score, mut equals, mut most_held) = (f64::INFINITY, 0, 0.0_f64);
+    // Divisions that are the same for all.
+    let (token_s, per_pass) = (speed.token_s + speed.pass_s / speed.pass_tokens, speed.per_pass());
     for (index, outlook) in outlooks.iter().enumerate() {
         most_held = most_held.max(outlook.held_tokens);
         let (decoding, kv_tokens) = (f64::from(outlook.decoding), outlook.kv_tokens as f64);
-        let work_s = speed.work_s(prompt_tokens, outlook.held_tokens);
+        let work_s = speed.work_at(token_s, prompt_tokens, outlook.held_tokens);
         let corrected_s = work_s * outlook.factor;
-        let slowdown = speed.slowdown(decoding, kv_tokens);
+        let slowdown = speed.slowdown(per_pass, decoding, kv_tokens);
         let ttft_s = (outlook.queue_s + corrected_s) * slowdown;
         let busy = outlook.busy.min(BUSIEST);
         let work_price = price.idle + price.load * busy / (1.0 - busy);
         let pace_s = 2.0 * speed.token_s * decoding + speed.kv_token_s * (kv_tokens + decoding * prompt_tokens);
         let company_s = price.answer_tokens * pace_s * outlook.factor;
-        let score = ttft_s * fairness + corrected_s * work_price + company_s;
+        let ahead_s = (outlook.busy - mean_busy) * AHEAD_S;
+        let score = ttft_s * fairness + corrected_s * work_price + company_s + ahead_s;
         if score > best_score + EQUAL_S {
             continue;
         }
@@ -157,7 +174,7 @@ mod tests {
         // 1000 of 3000 tokens: 1000·(20 + 1) µs and 1000·2500 ns of attention.
         assert!((SPEED.work_s(3000.0, 2000.0) - (0.021 + 0.0025)).abs() < 1e-12);
         assert!(SPEED.work_s(3000.0, 3000.0) > 0.0, "the last token is computed");
-        assert!((SPEED.slowdown(10.0, 100_000.0) - (1.0 + (0.2e-3 + 5e-3) / 0.168)).abs() < 1e-12);
+        assert!((SPEED.slowdown(SPEED.per_pass(), 10.0, 100_000.0) - (1.0 + (0.2e-3 + 5e-3) / 0.168)).abs() < 1e-12);
     }
 
     #[test]

@@ -154,16 +154,16 @@ impl<'a> Router<'a> {
     ) -> Expected {
         let outlooks: Vec<Outlook> = (0..self.ledgers.len() as u16)
             .map(|slot| {
-                let prefill = self.plain.fleet.prefill(slot);
+                let seen = self.plain.fleet.prefill(slot).look(now_ns);
                 let held = self.matches.of(slot).map_or(0, |found| found.fresh) * CHUNK_TOKENS;
                 let held = if ttft.exact { cached(&engines[usize::from(slot)], request) } else { held };
                 Outlook {
                     held_tokens: held.into(),
-                    queue_s: prefill.queue_s(now_ns) * prefill.factor(),
-                    factor: prefill.factor(),
-                    busy: prefill.busy(now_ns),
-                    decoding: prefill.decoding(),
-                    kv_tokens: prefill.kv_tokens(),
+                    queue_s: seen.queue_s,
+                    factor: seen.factor,
+                    busy: seen.busy,
+                    decoding: seen.decoding,
+                    kv_tokens: seen.kv_tokens,
                 }
             })
             .collect();

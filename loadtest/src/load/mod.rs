@@ -14,6 +14,7 @@ mod plan;
 mod report;
 mod stats;
 mod talk;
+mod transcripts;
 
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};

@@ -14,6 +14,9 @@ pub struct Options {
     /// Turns of each; a turn sends all that was said before, the server's own answers included
     #[arg(long, default_value_t = 5, value_name = "COUNT", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub turns: usize,
+    /// Replay these conversations' own messages instead (JSON, such as tau-bench's); --conversations bounds how many
+    #[arg(long, value_name = "FILE")]
+    pub transcripts: Option<String>,
     /// System prompt, the same in all conversations; 0: none
     #[arg(long, default_value_t = 2000, value_name = "BYTES")]
     pub system_bytes: usize,

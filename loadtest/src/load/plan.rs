@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::Options;
+use serde_json::Value;
+
+use super::{Options, transcripts};
 
 /// The plan of a run.
 #[derive(Debug)]
@@ -11,6 +13,8 @@ pub(crate) struct Plan {
     pub(crate) turns: usize,
     /// When each conversation begins, since the start of the run.
     pub(crate) starts: Vec<Duration>,
+    /// Recorded conversations; empty: made up.
+    pub(crate) transcripts: Vec<Vec<Value>>,
     turn_bytes: usize,
     think: Duration,
     seed: u64,
@@ -36,6 +40,7 @@ impl Plan {
             system: words(&mut Random::new(options.seed, 1, 0), options.system_bytes),
             turns: options.turns,
             starts,
+            transcripts: options.transcripts.as_deref().map_or(Ok(Vec::new()), transcripts::read)?,
             turn_bytes: options.turn_bytes,
             think: Duration::from_millis(options.think_ms),
             seed: options.seed,

@@ -18,6 +18,7 @@ pub(super) fn serve(counted: Counted, worker: Rc<Worker>, socket: Socket, addres
     CatchUnwind { inner: requests(Client::new(worker, socket, address)), counted }
 }
 
+#[allow(clippy::manual_async_fn, reason = "an async function would keep the client twice")]
 fn requests(mut client: Client) -> impl Future<Output = ()> {
     async move {
         let mut limit = client.worker.shared.config.times.client_head;

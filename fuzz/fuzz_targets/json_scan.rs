@@ -49,5 +49,6 @@ fn strict(body: &[u8]) -> String {
         char if char < ' ' => '\u{7f}',
         char => char,
     };
-    String::from_utf8_lossy(body).trim_start_matches('\u{feff}').chars().map(plain).collect()
+    let text = String::from_utf8_lossy(body);
+    text.strip_prefix('\u{feff}').unwrap_or(&text).chars().map(plain).collect()
 }

@@ -24,7 +24,7 @@ pub struct Shared {
     pub connections: AtomicUsize,
     /// Requests that wait for a backend to get below its limit, over all workers.
     pub queued: AtomicUsize,
-    /// Workers that still take connections off their listening sockets.
+    /// Listening sockets off which connections are still taken.
     pub listening: AtomicUsize,
     phase: AtomicU8,
     born: Instant,

@@ -21,6 +21,7 @@ use super::lanes::Lanes;
 use super::models::{Models, named};
 use crate::config::{Config, StaticBackend};
 use crate::fleet::arrivals::Window;
+use crate::fleet::belief::ENDLESS;
 use crate::fleet::snapshot::{Backend, Rules, Snapshot, State};
 use crate::route::slow_start::MAX_COLD_PERMILLE;
 use crate::shared::Shared;
@@ -288,15 +289,16 @@ impl Members {
         came
     }
 
-    /// A free slot, if possible one under which nothing runs any more. A worker that still had the old snapshot may have
-    /// left marks for the slot's last owner after that was removed: they are void, too.
+    /// A free slot, if possible one under which nothing runs any more. What was learnt of its last owner is forgotten. A worker
+    /// that still had the old snapshot may have left marks for that one after it was removed: they are void, too.
     fn take_slot(&mut self, shared: &Shared) -> Option<u16> {
         let idle = self.free.iter().position(|slot| shared.fleet.load(*slot).in_flight() == 0);
         let slot = self.free.remove(idle.unwrap_or(0))?;
         if self.given_up.contains(&slot) {
             shared.trie.raise(slot);
+            shared.trie.set_horizon(slot, ENDLESS);
+            shared.fleet.forget(slot);
         }
-        shared.fleet.load(slot).set_unreachable(false);
         Some(slot)
     }
 

@@ -8,10 +8,12 @@ use tokio::time::Instant;
 
 use super::aggregate;
 use super::engine_stats::EngineStats;
+use super::members::Members;
 use super::plane::Plane;
 use super::testing::{Engine, plane, quiet_plane, state, until};
 use super::watch::{Round, RoundFailure};
 use crate::config::{BackendUrl, MAX_BACKENDS, StaticBackend};
+use crate::fleet::belief::{ENDLESS, Lesson};
 use crate::fleet::snapshot::{Backend, State};
 use crate::metrics::shard::BOUNDS_US;
 
@@ -313,4 +315,25 @@ async fn a_backend_that_answers_requests_is_busy_and_not_down() {
     answer();
     plane.record_round(0, &slow());
     assert_eq!(state(&plane), State::Down, "an old stream's end readmits nothing");
+}
+
+#[test]
+fn a_backend_that_gets_a_slot_gets_nothing_that_was_learnt_of_the_last_one() {
+    let plane = quiet_plane("--static-backends http://first:1 --static-models m");
+    let shared = plane.shared;
+    let mut members = Members::new(1, &shared.config, 0);
+    let named = |url: &str| [StaticBackend::discovered(BackendUrl::parse(url).expect("valid"), None)];
+    let now = Instant::now();
+    assert_eq!(members.set(&named("http://first:1"), shared, now, 0), [0]);
+    let (belief, prefill) = (shared.fleet.belief(0), shared.fleet.prefill(0));
+    let lesson = Lesson { marked: 100, fresh: 100, age: 500, found: 0 };
+    assert!(!belief.learn(lesson));
+    belief.count(7, 5);
+    prefill.begin(1.0, 10, 0).first_token(50_000_000_000, 1.0);
+    shared.fleet.load(0).set_unreachable(true);
+    let learnt = || (belief.reach_chunks() != ENDLESS, belief.predicted_tokens(), prefill.factor() > 2.0);
+    assert_eq!(learnt(), (true, 7, true));
+    assert_eq!(members.set(&named("http://second:1"), shared, now, 0), [0]);
+    assert_eq!(learnt(), (false, 0, false));
+    assert!(!shared.fleet.load(0).is_unreachable());
 }

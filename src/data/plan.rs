@@ -213,7 +213,7 @@ impl Plan {
 
     /// The same for all requests that the same backends can serve, in every snapshot.
     pub(super) fn model_identity(&self) -> u64 {
-        self.model.map_or(0, |_| xxhash_rust::xxh3::xxh3_64(self.snapshot.served(self.model).name.as_bytes()))
+        self.model.map_or(0, |_| xxh3_64(self.snapshot.served(self.model).name.as_bytes()))
     }
 
     /// The loads of the backends that could serve the request, without those in `tried`.

@@ -10,9 +10,11 @@
 //!
 //! Also here: bytes of key a token, and the counters of predicted and reported tokens.
 //!
-//! Relaxed throughout: nothing hangs on the order. A word that two learn into at once keeps one of the lessons.
+//! Relaxed throughout: nothing hangs on the order. What two learn into at once keeps one of the lessons.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::ratio::Ratio;
 
 /// Nothing is known: whatever was sent is believed to be there.
 pub const ENDLESS: u32 = u32::MAX;
@@ -37,8 +39,8 @@ const PRIOR_TOKENS: f32 = 1e3;
 pub struct Belief {
     reach_chunks: AtomicU32,
     misses: AtomicU32,
-    /// Two f32: bytes of key, tokens of prompt.
-    ratio: AtomicU64,
+    /// Bytes of key, tokens of prompt.
+    ratio: Ratio,
     predicted_tokens: AtomicU64,
     reported_tokens: AtomicU64,
 }
@@ -48,7 +50,7 @@ impl Default for Belief {
         Belief {
             reach_chunks: AtomicU32::new(ENDLESS),
             misses: AtomicU32::new(0),
-            ratio: AtomicU64::new(pack(PRIOR_TOKENS * TOKEN_BYTES, PRIOR_TOKENS)),
+            ratio: Ratio::new(PRIOR_TOKENS * TOKEN_BYTES, PRIOR_TOKENS),
             predicted_tokens: AtomicU64::new(0),
             reported_tokens: AtomicU64::new(0),
         }
@@ -67,22 +69,23 @@ pub struct Lesson {
     pub found: u32,
 }
 
-fn pack(first: f32, second: f32) -> u64 {
-    u64::from(first.to_bits()) << 32 | u64::from(second.to_bits())
-}
-
-fn unpack(word: u64) -> (f32, f32) {
-    (f32::from_bits((word >> 32) as u32), f32::from_bits(word as u32))
-}
-
 impl Belief {
+    /// Another backend begins with what a first one would.
+    pub(super) fn forget(&self) {
+        self.reach_chunks.store(ENDLESS, Relaxed);
+        self.misses.store(0, Relaxed);
+        self.ratio.set(PRIOR_TOKENS * TOKEN_BYTES, PRIOR_TOKENS);
+        self.predicted_tokens.store(0, Relaxed);
+        self.reported_tokens.store(0, Relaxed);
+    }
+
     pub fn reach_chunks(&self) -> u32 {
         self.reach_chunks.load(Relaxed)
     }
 
     /// Bytes of key, and the tokens of prompt that they were: to be summed over backends that serve the same model.
     pub fn bytes_and_tokens(&self) -> (f64, f64) {
-        let (bytes, tokens) = unpack(self.ratio.load(Relaxed));
+        let (bytes, tokens) = self.ratio.sums();
         (f64::from(bytes), f64::from(tokens))
     }
 
@@ -102,11 +105,7 @@ impl Belief {
 
     /// Learns how many tokens a key of so many bytes has.
     pub fn learn_token_bytes(&self, key_bytes: u64, prompt_tokens: u64) {
-        let (mut bytes, mut tokens) = unpack(self.ratio.load(Relaxed));
-        bytes += key_bytes as f32;
-        tokens += prompt_tokens as f32;
-        let keep = (WINDOW_TOKENS / tokens).min(1.0);
-        self.ratio.store(pack(bytes * keep, tokens * keep), Relaxed);
+        self.ratio.learn(key_bytes as f32, prompt_tokens as f32, WINDOW_TOKENS);
     }
 
     /// Learns from an answer. True: the cache is gone, and so should be all marks.

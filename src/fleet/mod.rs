@@ -10,6 +10,7 @@ pub mod arrivals;
 pub mod belief;
 pub mod load;
 pub mod prefill;
+mod ratio;
 pub mod snapshot;
 pub mod tenants;
 
@@ -69,6 +70,13 @@ impl Fleet {
 
     pub fn belief(&self, slot: u16) -> &Belief {
         &self.belief[usize::from(slot)]
+    }
+
+    /// Forgets what was learnt of the slot's backend: it goes to another one.
+    pub fn forget(&self, slot: u16) {
+        self.load(slot).set_unreachable(false);
+        self.prefill(slot).forget();
+        self.belief(slot).forget();
     }
 
     pub fn slots(&self) -> usize {

@@ -15,6 +15,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use super::ratio::Ratio;
+
 /// Seconds of expected work that the factor remembers.
 const WINDOW_S: f32 = 30.0;
 
@@ -37,8 +39,8 @@ pub struct Prefill {
     kv_tokens: AtomicU64,
     /// When the request that is being computed had its turn.
     turn_ns: AtomicU64,
-    /// Two f32: seconds taken, seconds expected.
-    learnt: AtomicU64,
+    /// Seconds taken, seconds expected.
+    learnt: Ratio,
     /// Work of late: f32 seconds, and u32 the millisecond at which it was so much.
     late: AtomicU64,
 }
@@ -51,7 +53,7 @@ impl Default for Prefill {
             decoding: AtomicU32::new(0),
             kv_tokens: AtomicU64::new(0),
             turn_ns: AtomicU64::new(0),
-            learnt: AtomicU64::new(pack(PRIOR_S, PRIOR_S)),
+            learnt: Ratio::new(PRIOR_S, PRIOR_S),
             late: AtomicU64::new(0),
         }
     }
@@ -71,14 +73,6 @@ pub struct Seen {
     pub kv_tokens: u64,
 }
 
-fn pack(taken_s: f32, expected_s: f32) -> u64 {
-    u64::from(taken_s.to_bits()) << 32 | u64::from(expected_s.to_bits())
-}
-
-fn unpack(word: u64) -> (f32, f32) {
-    (f32::from_bits((word >> 32) as u32), f32::from_bits(word as u32))
-}
-
 fn ms(now_ns: u64) -> u32 {
     (now_ns / 1_000_000) as u32
 }
@@ -92,6 +86,12 @@ fn faded(word: u64, now_ns: u64) -> f32 {
 }
 
 impl Prefill {
+    /// Another backend begins with the speed of a first one. What is counted belongs to the guards that will release it.
+    pub(super) fn forget(&self) {
+        self.learnt.set(PRIOR_S, PRIOR_S);
+        self.late.store(0, Relaxed);
+    }
+
     /// All that a choice at `now_ns` wants to know.
     #[inline]
     pub fn look(&self, now_ns: u64) -> Seen {
@@ -117,7 +117,7 @@ impl Prefill {
 
     /// How many times longer work takes than expected.
     pub fn factor(&self) -> f64 {
-        let (taken_s, expected_s) = unpack(self.learnt.load(Relaxed));
+        let (taken_s, expected_s) = self.learnt.sums();
         f64::from((taken_s / expected_s).clamp(FACTORS.0, FACTORS.1))
     }
 
@@ -146,11 +146,7 @@ impl Prefill {
     }
 
     fn learn(&self, taken_s: f64, expected_s: f64) {
-        let (mut taken, mut expected) = unpack(self.learnt.load(Relaxed));
-        taken += taken_s as f32;
-        expected += expected_s as f32;
-        let keep = (WINDOW_S / expected).min(1.0);
-        self.learnt.store(pack(taken * keep, expected * keep), Relaxed);
+        self.learnt.learn(taken_s as f32, expected_s as f32, WINDOW_S);
     }
 }
 

@@ -2,10 +2,11 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
 
 use support::router::command;
-use support::{Client, Origin, Response, Router, chat, completion, eventually};
+use support::{Client, Origin, PATIENCE, Response, Router, chat, completion, eventually};
 
 const KEY: &str = "client-key-4711";
 const BACKEND_KEY: &str = "backend-key-0815";
@@ -142,4 +143,33 @@ fn a_bad_key_and_the_help_show_no_key() {
         let text = String::from_utf8_lossy(&text);
         assert!(!text.is_empty() && !text.contains("cret") && !text.contains(KEY), "{flags:?}: {text}");
     }
+}
+
+/// The name, in the abstract namespace, of the listening unix socket of this process.
+fn abstract_socket(pid: u32) -> String {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").flatten();
+    let open: Vec<_> = links.filter_map(|fd| std::fs::read_link(fd.path()).ok()).collect();
+    let sockets = std::fs::read_to_string("/proc/net/unix").expect("the list of sockets");
+    let owned = sockets.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [.., inode, name] = fields[..] else { return None };
+        let is_open = open.iter().any(|link| link.as_os_str() == format!("socket:[{inode}]").as_str());
+        name.strip_prefix("@trieway-").filter(|_| is_open)
+    });
+    format!("trieway-{}", owned.expect("it listens on one"))
+}
+
+#[test]
+fn another_process_is_shut_out_of_the_control_planes_socket() {
+    let origin = Origin::plain();
+    let router = Router::in_front_of(&[origin.url()], &[]);
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(abstract_socket(router.pid())).expect("a name");
+    let mut stream = std::os::unix::net::UnixStream::connect_addr(&address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    // The router may have closed it already.
+    let _ = stream.write_all(b"GET /version HTTP/1.1\r\nHost: t\r\n\r\n");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(String::from_utf8_lossy(&answer), "");
+    assert_eq!(router.get("/version").status, 200, "its own workers are let in");
 }

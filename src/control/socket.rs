@@ -73,39 +73,12 @@ fn random_name() -> io::Result<String> {
 mod tests {
     use super::*;
 
-    const NAME: &str = "TRIEWAY_TEST_SOCKET";
-
-    /// The other process of the test below, which runs this very test binary: it finds the door shut.
-    #[test]
-    #[ignore = "is started by another test"]
-    fn the_other_process() {
-        let Ok(name) = std::env::var(NAME) else { return };
-        let address = std_net::SocketAddr::from_abstract_name(name).expect("a name");
-        let mut stream = std_net::UnixStream::connect_addr(&address).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a limit");
-        assert_eq!(stream.read(&mut [0]).expect("closed and not reset"), 0);
-    }
-
     #[tokio::test]
-    async fn only_this_process_is_let_in() {
+    async fn this_process_is_let_in() {
         let (mut socket, name) = AdminSocket::bind().expect("binds");
-        let accepted = tokio::spawn(async move { socket.accept().await });
-        let run = {
-            let name = name.clone();
-            move || {
-                std::process::Command::new(std::env::current_exe().expect("this binary"))
-                    .args(["control::socket::tests::the_other_process", "--exact", "--ignored"])
-                    .env(NAME, name)
-                    .output()
-            }
-        };
-        let output = tokio::task::spawn_blocking(run).await.expect("runs").expect("starts");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
-        assert!(!accepted.is_finished());
         let address = std_net::SocketAddr::from_abstract_name(&name).expect("a name");
         let _own = std_net::UnixStream::connect_addr(&address).expect("it listens");
-        tokio::time::timeout(Duration::from_secs(1), accepted).await.expect("is let in").expect("no panic");
+        tokio::time::timeout(Duration::from_secs(1), socket.accept()).await.expect("is let in");
     }
 
     #[test]

@@ -7,17 +7,11 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
 
 use support::origin::ok;
-use support::{Client, Origin, chat, eventually, text};
-use trieway::config::{MAX_BACKENDS, from_args};
-use trieway::control::Control;
-use trieway::data;
-use trieway::shared::Shared;
-use trieway::trie::{Options, Trie};
+use support::{Client, Origin, chat, eventually, in_process, text};
 
 struct Counting;
 
@@ -55,23 +49,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A router with one worker in this process: where it listens.
-fn router(backends: &str) -> (SocketAddr, &'static Shared) {
-    let line =
-        format!("trieway --host 127.0.0.1 --port 0 --workers 1 --prefix-memory 16MiB --static-backends {backends}");
-    let config = from_args(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).expect("valid");
-    let (driver, _) = data::pick(config.io, 1).expect("a driver");
-    let trie =
-        Trie::new(&Options { memory_bytes: config.routing.prefix_memory_bytes, slots: MAX_BACKENDS }).expect("a trie");
-    let listeners = data::listen(&config.listen, 1).expect("listens");
-    let address = listeners.shown.trim_start_matches("http://").parse().expect("an address");
-    let (control, socket) = Control::bind().expect("binds");
-    let shared: &'static Shared = Box::leak(Box::new(Shared::new(config, trie, socket, driver.as_str())));
-    data::start(shared, listeners, driver).expect("starts");
-    std::thread::spawn(move || control.run(shared));
-    (address, shared)
-}
-
 /// Allocations of the worker while `turns` requests run, after as many that warm it up; and how many its housekeeping may
 /// have made meanwhile: a few timers a tick of 50 ms.
 fn allocations(turns: usize, mut request: impl FnMut(usize)) -> (usize, usize) {
@@ -99,7 +76,8 @@ fn a_request_in_the_steady_state_allocates_nothing() {
             })
         })
         .collect();
-    let (address, shared) = router(&origins.iter().map(Origin::url).collect::<Vec<_>>().join(","));
+    let backends = origins.iter().map(Origin::url).collect::<Vec<_>>().join(",");
+    let (address, shared) = in_process::router(&format!("--static-backends {backends}"));
     eventually("both backends are up", || shared.fleet.snapshot().load().served(None).usable.len() == 2);
     WORKER.store(shared.shards[0].thread_id.load(SeqCst), SeqCst);
 

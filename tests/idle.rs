@@ -14,12 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::origin::ok;
-use support::{Client, completion, eventually};
-use trieway::config::{MAX_BACKENDS, from_args};
-use trieway::control::Control;
-use trieway::data;
+use support::{Client, completion, eventually, in_process};
 use trieway::shared::Shared;
-use trieway::trie::{Options, Trie};
 
 struct Counting;
 
@@ -95,22 +91,10 @@ impl Backends {
 /// A router with one worker in this process: where it listens.
 fn router(backends: &Backends) -> (SocketAddr, &'static Shared) {
     let (list, models) = (backends.urls.join(","), ["m"; BACKENDS].join(","));
-    let line = format!(
-        "trieway --host 127.0.0.1 --port 0 --workers 1 --prefix-memory 16MiB --static-backends {list} --static-models {models} \
-         --no-static-backend-health-checks --routing-logic roundrobin --upstream-idle-timeout-seconds 300"
-    );
-    let config = from_args(&line.split(' ').filter(|f| !f.is_empty()).map(str::to_owned).collect::<Vec<_>>());
-    let config = config.expect("valid");
-    let (driver, _) = data::pick(config.io, 1).expect("a driver");
-    let trie =
-        Trie::new(&Options { memory_bytes: config.routing.prefix_memory_bytes, slots: MAX_BACKENDS }).expect("a trie");
-    let listeners = data::listen(&config.listen, 1).expect("listens");
-    let address = listeners.shown.trim_start_matches("http://").parse().expect("an address");
-    let (control, socket) = Control::bind().expect("binds");
-    let shared: &'static Shared = Box::leak(Box::new(Shared::new(config, trie, socket, driver.as_str())));
-    data::start(shared, listeners, driver).expect("starts");
-    std::thread::spawn(move || control.run(shared));
-    (address, shared)
+    in_process::router(&format!(
+        "--static-backends {list} --static-models {models} --no-static-backend-health-checks --routing-logic roundrobin \
+         --upstream-idle-timeout-seconds 300"
+    ))
 }
 
 /// One request of `count` clients, all at the same time; then all wait.

@@ -7,18 +7,6 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use trieway::prompt::{Chunks, Endpoint, Scan, key};
 
-const ENDPOINTS: [Endpoint; 9] = [
-    Endpoint::Chat,
-    Endpoint::Completions,
-    Endpoint::Responses,
-    Endpoint::Messages,
-    Endpoint::Embeddings,
-    Endpoint::Rerank,
-    Endpoint::Score,
-    Endpoint::Tokenize,
-    Endpoint::Other,
-];
-
 /// Names that mean something somewhere, and some that look like them.
 const NAMES: [&str; 48] = [
     "model",
@@ -204,7 +192,7 @@ fn twin(canonical: &[u8], chunk_bytes: usize) -> (Vec<u64>, u64) {
 fn agree(body: &str, scan: &Scan) -> Result<(), TestCaseError> {
     for chunk_bytes in [16, 128] {
         let mut chunks = Chunks::new(chunk_bytes);
-        for endpoint in ENDPOINTS {
+        for endpoint in prompt_oracle::ENDPOINTS {
             // serde_json refuses names with a lone surrogate, which mangling can make.
             let Ok(canonical) = prompt_oracle::canonical(endpoint, body) else { continue };
             let ours = fed(endpoint, body.as_bytes(), scan, &mut chunks);
@@ -259,18 +247,6 @@ fn mangle(body: &mut Vec<u8>, edit: &Edit) {
     }
 }
 
-/// The text as a stricter reader takes it: without what the product leaves to the engine. A control character becomes one
-/// that may stand in a string and nowhere else.
-fn strict(body: &[u8]) -> String {
-    let plain = |char: char| match char {
-        '\t' | '\n' | '\r' => ' ',
-        char if char < ' ' => '\u{7f}',
-        char => char,
-    };
-    let text = String::from_utf8_lossy(body);
-    text.strip_prefix('\u{feff}').unwrap_or(&text).chars().map(plain).collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -288,12 +264,12 @@ proptest! {
         let mut scan = Scan::default();
         if scan.read(&bytes).is_err() {
             prop_assert!(!str::from_utf8(&bytes).is_ok_and(prompt_oracle::is_object), "{}", String::from_utf8_lossy(&bytes));
-            for endpoint in ENDPOINTS {
+            for endpoint in prompt_oracle::ENDPOINTS {
                 let (_, fed_bytes) = fed(endpoint, &bytes, &scan, &mut Chunks::new(16));
                 prop_assert_eq!(fed_bytes, 0);
             }
         } else {
-            prop_assert!(prompt_oracle::is_object(&strict(&bytes)), "{}", String::from_utf8_lossy(&bytes));
+            prop_assert!(prompt_oracle::is_object(&prompt_oracle::strict(&bytes)), "{}", String::from_utf8_lossy(&bytes));
             if let Some(body) = str::from_utf8(&bytes).ok().filter(|body| prompt_oracle::is_object(body)) {
                 agree(body, &scan)?;
             }
@@ -322,8 +298,8 @@ proptest! {
         let body = [&b"{\"messages\":"[..], &bytes, b"}"].concat();
         for body in [&bytes[..], &body] {
             let read = scan.read(body);
-            prop_assert_eq!(read.is_ok(), prompt_oracle::is_object(&strict(body)) , "{}", String::from_utf8_lossy(body));
-            for endpoint in ENDPOINTS {
+            prop_assert_eq!(read.is_ok(), prompt_oracle::is_object(&prompt_oracle::strict(body)) , "{}", String::from_utf8_lossy(body));
+            for endpoint in prompt_oracle::ENDPOINTS {
                 fed(endpoint, body, &scan, &mut Chunks::new(16));
             }
         }

@@ -7,26 +7,14 @@ mod prompt_oracle;
 use libfuzzer_sys::fuzz_target;
 use trieway::prompt::{Chunks, Endpoint, Scan, key};
 
-const ENDPOINTS: [Endpoint; 9] = [
-    Endpoint::Chat,
-    Endpoint::Completions,
-    Endpoint::Responses,
-    Endpoint::Messages,
-    Endpoint::Embeddings,
-    Endpoint::Rerank,
-    Endpoint::Score,
-    Endpoint::Tokenize,
-    Endpoint::Other,
-];
-
 const CHUNK_BYTES: usize = 16;
 const SEED: u64 = 7;
 
 fuzz_target!(|body: &[u8]| {
     let mut scan = Scan::default();
     let read = scan.read(body).is_ok();
-    assert_eq!(read, prompt_oracle::is_object(&strict(body)), "{}", body.escape_ascii());
-    for endpoint in ENDPOINTS {
+    assert_eq!(read, prompt_oracle::is_object(&prompt_oracle::strict(body)), "{}", body.escape_ascii());
+    for endpoint in prompt_oracle::ENDPOINTS {
         let mut chunks = Chunks::new(CHUNK_BYTES);
         chunks.start(SEED);
         key(endpoint, &scan, body, &mut chunks);
@@ -40,15 +28,3 @@ fuzz_target!(|body: &[u8]| {
         }
     }
 });
-
-/// The text as a stricter reader takes it: without what the product leaves to the engine. A control character becomes one
-/// that may stand in a string and nowhere else.
-fn strict(body: &[u8]) -> String {
-    let plain = |char: char| match char {
-        '\t' | '\n' | '\r' => ' ',
-        char if char < ' ' => '\u{7f}',
-        char => char,
-    };
-    let text = String::from_utf8_lossy(body);
-    text.strip_prefix('\u{feff}').unwrap_or(&text).chars().map(plain).collect()
-}

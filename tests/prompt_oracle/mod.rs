@@ -25,6 +25,30 @@ pub(crate) fn chunked(seed: u64, bytes: &[u8], chunk_bytes: usize) -> Vec<u64> {
         .collect()
 }
 
+pub(crate) const ENDPOINTS: [Endpoint; 9] = [
+    Endpoint::Chat,
+    Endpoint::Completions,
+    Endpoint::Responses,
+    Endpoint::Messages,
+    Endpoint::Embeddings,
+    Endpoint::Rerank,
+    Endpoint::Score,
+    Endpoint::Tokenize,
+    Endpoint::Other,
+];
+
+/// The text as a stricter reader takes it: without what the product leaves to the engine. A control character becomes one
+/// that may stand in a string and nowhere else.
+pub(crate) fn strict(body: &[u8]) -> String {
+    let plain = |char: char| match char {
+        '\t' | '\n' | '\r' => ' ',
+        char if char < ' ' => '\u{7f}',
+        char => char,
+    };
+    let text = String::from_utf8_lossy(body);
+    text.strip_prefix('\u{feff}').unwrap_or(&text).chars().map(plain).collect()
+}
+
 /// Is it a JSON object in the eyes of `serde_json`?
 pub(crate) fn is_object(body: &str) -> bool {
     serde_json::from_str::<&RawValue>(body).is_ok_and(|raw| raw.get().starts_with('{'))

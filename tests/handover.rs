@@ -135,7 +135,11 @@ fn load(address: std::net::SocketAddr, stop: &Arc<AtomicBool>, keep: bool) -> st
 }
 
 fn origin() -> Origin {
-    Origin::start(&["m"], |peer, request| {
+    origin_at(([127, 0, 0, 1], 0).into())
+}
+
+fn origin_at(address: std::net::SocketAddr) -> Origin {
+    Origin::start_at(address, &["m"], |peer, request| {
         if !String::from_utf8_lossy(&request.body).contains("slow") {
             return peer.send(ok("{}"));
         }
@@ -193,6 +197,45 @@ fn upgrades_under_load_lose_no_request_no_stream_and_no_prefix() {
     third.signal("TERM");
     eventually("the third process drains", || third.has_ended());
     assert!(std::net::TcpStream::connect(router.address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn engines_and_router_are_upgraded_one_after_another_under_load_and_no_request_fails() {
+    let folder = Folder::new("rolling");
+    folder.install();
+    let mut engines = vec![origin(), origin()];
+    let file = folder.0.join("dynamic.yaml");
+    let drain = |url: &str| std::fs::write(&file, format!("drain_backends: \"{url}\"\n")).expect("writes");
+    drain("");
+    let flags = ["--dynamic-config-yaml", &file.display().to_string(), "--static-backend-health-check-interval", "0.2"];
+    let mut router = installed(&folder, &engines, &flags);
+    let stop = Arc::new(AtomicBool::new(false));
+    let loads: Vec<_> = (0..6).map(|number| load(router.address, &stop, number % 2 == 0)).collect();
+    for at in 0..engines.len() {
+        let url = engines[at].url();
+        let shown = |key: &str| {
+            let all = router.get("/engines").json();
+            all.as_array().expect("a list").iter().find(|one| one["url"] == url.as_str()).expect("known")[key].clone()
+        };
+        drain(&url);
+        eventually("nothing runs there any more", || shown("state") == "draining" && shown("in_flight") == 0);
+        let address = engines.remove(at).kill();
+        eventually("that is seen", || shown("state") == "down");
+        engines.insert(at, origin_at(address));
+        drain("");
+        eventually("it serves again", || engines[at].count() > 20);
+        assert_eq!(shown("restarts"), 1, "what the old process had cached is forgotten");
+    }
+    router.signal("USR2");
+    let second = Successor::of(&router, 0);
+    assert_eq!(router.wait().code(), Some(0));
+    let before = engines.iter().map(Origin::count).sum::<usize>();
+    eventually("the new router serves", || engines.iter().map(Origin::count).sum::<usize>() > before + 50);
+    stop.store(true, SeqCst);
+    let sent: Vec<_> = loads.into_iter().map(|load| load.join().expect("no request failed")).collect();
+    assert!(sent.iter().all(|&sent| sent > 100), "{sent:?}");
+    second.signal("TERM");
+    eventually("it drains", || second.has_ended());
 }
 
 #[test]

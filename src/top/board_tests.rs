@@ -96,7 +96,7 @@ backend          state        qps flight  wait  err/s match engine ttfb50   99 %
 a:1              up           4.0      3     1    2.0  75 %   50 % 100 ms 492 ms
 b:2              refuses      0.0      0     0    0.0     -      -      -      -
 all                           4.0      3     1    2.0  75 %   50 % 100 ms 492 ms
-q quits · over 10 s · ttfb: to the first byte · cached: match believed, engine s";
+q quits · over 10 s · cached: match believed, engine told · ttfb: to first byte";
     assert_eq!(drawn(&board, None, 80), expected);
 }
 

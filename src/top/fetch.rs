@@ -33,7 +33,9 @@ fn get(options: &TopOptions, path: &str) -> Result<String, String> {
     let mut answer = Vec::new();
     stream.take(MAX_BYTES).read_to_end(&mut answer).map_err(fault)?;
     let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| format!("{}{path}: not HTTP", options.url))?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .ok_or_else(|| format!("{}{path}: no HTTP comes from there; is --url the router's?", options.url))?;
     match head.split(' ').nth(1) {
         Some("200") => Ok(body.to_owned()),
         status => Err(format!("{}{path}: status {}", options.url, status.unwrap_or("missing"))),

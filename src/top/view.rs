@@ -32,7 +32,7 @@ pub(super) fn draw(frame: &mut Frame, url: &str, board: &Board, fault: Option<&s
     frame.render_widget(Paragraph::new(header(url, &board.router, fault)), head);
     frame.render_widget(backends(&board.rows, table), table);
     let over = format!(
-        "q quits · over {:.0} s · ttfb: to the first byte · cached: match believed, engine said",
+        "q quits · over {:.0} s · cached: match believed, engine told · ttfb: to first byte",
         board.over.as_secs_f64()
     );
     frame.render_widget(Paragraph::new(over).style(Style::new().add_modifier(Modifier::DIM)), foot);

@@ -8,6 +8,7 @@ use crate::config;
 use crate::fleet::belief::Lesson;
 use crate::fleet::prefill::Computing;
 use crate::fleet::snapshot::Snapshot;
+use crate::route::hold;
 use crate::route::ttft::{Expected, Outlook, Price, Speed, choose};
 
 /// What was expected of the chosen backend.
@@ -15,6 +16,8 @@ use crate::route::ttft::{Expected, Outlook, Price, Speed, choose};
 pub(super) struct Forecast {
     slot: u16,
     work_s: f64,
+    /// Without anything held, on an idle backend.
+    cold_s: f64,
     slowdown: f64,
     prompt_tokens: f64,
     predicted_tokens: f64,
@@ -52,6 +55,7 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
             queue_s: seen.queue_s,
             factor: seen.factor,
             busy: seen.busy,
+            computing: seen.computing,
             decoding: seen.decoding,
             kv_tokens: seen.kv_tokens,
         }
@@ -65,12 +69,27 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
     let forecast = Forecast {
         slot,
         work_s: expected.work_s,
+        cold_s: speed(&routing.ttft).work_s(prompt_tokens, 0.0),
         slowdown: expected.slowdown,
         prompt_tokens,
         predicted_tokens: scratch.outlooks[expected.index].held_tokens,
         lesson: Lesson { marked, fresh, age, found: 0 },
     };
     Some((expected, forecast))
+}
+
+/// Whether the request should be held until backends have computed more; it has been held for `waited_s`. If so: the seconds
+/// that its prompt takes by itself.
+pub(super) fn holds(
+    worker: &Worker,
+    scratch: &Scratch,
+    index: usize,
+    forecast: &Forecast,
+    waited_s: f64,
+) -> Option<f64> {
+    let speed = speed(&worker.shared.config.routing.ttft);
+    let ask = hold::Ask { index, work_s: forecast.work_s, waited_s, usual_s: worker.held.usual_s() };
+    hold::holds(&ask, &scratch.outlooks, &speed).then_some(forecast.cold_s)
 }
 
 /// What is expected of one of the backends that the choice of `forecast` looked at.
@@ -87,19 +106,31 @@ fn add(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
 pub(super) struct Running<'a> {
     forecast: Forecast,
     computing: Computing<'a>,
+    has_begun: bool,
 }
 
 impl<'a> Running<'a> {
-    pub(super) fn begin(worker: &Worker, forecast: Forecast) -> Running<'a> {
+    /// `streamed`: the client asks for a streamed answer.
+    pub(super) fn begin(worker: &Worker, forecast: Forecast, streamed: bool) -> Running<'a> {
         let shared = worker.shared;
         let prefill = shared.fleet.prefill(forecast.slot);
         let tokens = forecast.prompt_tokens as u64;
-        Running { forecast, computing: prefill.begin(forecast.work_s, tokens, shared.micros() * 1000) }
+        worker.held.sends(forecast.work_s);
+        Running {
+            forecast,
+            computing: prefill.begin(forecast.work_s, tokens, streamed, shared.micros() * 1000),
+            has_begun: false,
+        }
     }
 
     /// The first byte of a streamed answer's body is here.
     fn first_token(&mut self, worker: &Worker) {
+        if self.has_begun {
+            return;
+        }
+        self.has_begun = true;
         self.computing.first_token(worker.shared.micros() * 1000, self.forecast.slowdown);
+        worker.held.stir(worker);
     }
 
     /// Learns from what the answer says at its end.

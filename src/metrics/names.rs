@@ -145,7 +145,7 @@ metrics! {
     REJECTED_TOTAL Counter "trieway_rejected_requests_total" ["reason"]
         "Refused requests that were turned away because of load: queue_full, queue_timeout or key_limit.";
     QUEUE_DEPTH Gauge "trieway_queue_depth" []
-        "Requests that wait for a backend to get below --max-inflight.";
+        "Requests that wait for a backend to get below --max-inflight, or that ttft holds until one has computed others.";
     QUEUE_WAIT_SECONDS Histogram "trieway_queue_wait_seconds" []
         "Seconds that requests waited so, of those that had to wait, however the wait ended.";
     CONTROL_REQUESTS_TOTAL Counter "trieway_control_requests_total" []

@@ -8,6 +8,7 @@ use trieway::fleet::belief::Lesson;
 use trieway::fleet::load::InFlight;
 use trieway::fleet::prefill::Computing;
 use trieway::fleet::tenants::Tenants;
+use trieway::route::hold::{self, Ask};
 use trieway::route::{self, Candidate, ttft::Expected, ttft::Outlook};
 use trieway::trie::{Holder, Match, Matches, Options, Trie};
 
@@ -60,6 +61,9 @@ pub struct Router<'a> {
     sent: Vec<Option<Sent<'a>>>,
     matches: Matches,
     key: Vec<u64>,
+    outlooks: Vec<Outlook>,
+    /// Seconds of work of a usual prompt.
+    usual_s: f64,
     pub chosen: usize,
 }
 
@@ -74,20 +78,23 @@ impl<'a> Router<'a> {
             sent: (0..requests).map(|_| None).collect(),
             matches: Matches::new(backends),
             key: Vec::new(),
+            outlooks: Vec::new(),
+            usual_s: 0.0,
             chosen: 0,
         }
     }
 
-    /// Chooses a backend and counts the request there. `others`: what other routers have in flight, as far as is known.
+    /// Chooses a backend and counts the request there; `None`: it is held. `waited_s`: so long it has been. `others`: what other
+    /// routers have in flight, as far as is known.
     pub fn send(
         &mut self,
         number: usize,
         request: &Request,
-        now_s: f64,
+        (now_s, waited_s): (f64, f64),
         engines: &[Engine],
         others: &[Ledger],
         random: &mut Random,
-    ) -> usize {
+    ) -> Option<usize> {
         let now_ns = (now_s * 1e9) as u64;
         self.sum_arrivals(now_s);
         write_key(request, &mut self.key);
@@ -96,6 +103,11 @@ impl<'a> Router<'a> {
         let (backend, work_s, slowdown) = match self.policy {
             Policy::Ttft(ttft) => {
                 let expected = self.by_ttft(ttft, request, engines, now_ns, random);
+                let ask = Ask { index: expected.index, work_s: expected.work_s, waited_s, usual_s: self.usual_s };
+                if waited_s < ttft.hold_s && hold::holds(&ask, &self.outlooks, &ttft.speed) {
+                    return None;
+                }
+                self.usual_s = hold::usual(self.usual_s, expected.work_s);
                 (expected.index, expected.work_s, expected.slowdown)
             }
             policy => (self.by_view(policy, request, engines, others, random), 0.0, 1.0),
@@ -112,11 +124,11 @@ impl<'a> Router<'a> {
             slowdown,
             lesson: Lesson { marked: known.chunks, fresh: known.fresh, age: known.age, found: 0 },
             in_flight: fleet.load(slot).begin(u64::from(request.prompt_tokens * TOKEN_BYTES)),
-            computing: fleet.prefill(slot).begin(work_s, u64::from(request.prompt_tokens), now_ns),
+            computing: fleet.prefill(slot).begin(work_s, u64::from(request.prompt_tokens), true, now_ns),
         });
         let holder = Holder { slot, generation: self.plain.trie.generation(slot) };
         self.plain.trie.insert_found(&self.key, holder, &self.matches);
-        backend
+        Some(backend)
     }
 
     pub fn first_token(&mut self, number: usize, now_s: f64) {
@@ -152,23 +164,23 @@ impl<'a> Router<'a> {
         now_ns: u64,
         random: &mut Random,
     ) -> Expected {
-        let outlooks: Vec<Outlook> = (0..self.ledgers.len() as u16)
-            .map(|slot| {
-                let seen = self.plain.fleet.prefill(slot).look(now_ns);
-                let held = self.matches.of(slot).map_or(0, |found| found.fresh) * CHUNK_TOKENS;
-                let held = if ttft.exact { cached(&engines[usize::from(slot)], request) } else { held };
-                Outlook {
-                    held_tokens: held.into(),
-                    queue_s: seen.queue_s,
-                    factor: seen.factor,
-                    busy: seen.busy,
-                    decoding: seen.decoding,
-                    kv_tokens: seen.kv_tokens,
-                }
-            })
-            .collect();
+        self.outlooks.clear();
+        self.outlooks.extend((0..self.ledgers.len() as u16).map(|slot| {
+            let seen = self.plain.fleet.prefill(slot).look(now_ns);
+            let held = self.matches.of(slot).map_or(0, |found| found.fresh) * CHUNK_TOKENS;
+            let held = if ttft.exact { cached(&engines[usize::from(slot)], request) } else { held };
+            Outlook {
+                held_tokens: held.into(),
+                queue_s: seen.queue_s,
+                factor: seen.factor,
+                busy: seen.busy,
+                computing: seen.computing,
+                decoding: seen.decoding,
+                kv_tokens: seen.kv_tokens,
+            }
+        }));
         let prompt = f64::from(request.prompt_tokens);
-        let expected = route::ttft::choose(prompt, &outlooks, &ttft.speed, &ttft.price, random.word());
+        let expected = route::ttft::choose(prompt, &self.outlooks, &ttft.speed, &ttft.price, random.word());
         expected.expect("there are backends")
     }
 

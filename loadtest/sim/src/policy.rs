@@ -25,6 +25,8 @@ pub struct Ttft {
     pub price: Price,
     /// Is given the engines' own index instead of the trie's: what the belief's errors cost.
     pub exact: bool,
+    /// Knows the engines' KV memory, as vLLM and SGLang tell it.
+    pub told_kv: bool,
     /// Seconds that a prompt is held at most; 0: all are sent at once.
     pub hold_s: f64,
 }
@@ -33,7 +35,16 @@ pub struct Ttft {
 const NAMES: &[(&str, &[(&str, f64)])] = &[
     (
         "ttft",
-        &[("load", 1.0), ("idle", 0.25), ("fair", 0.3), ("answer", 9.0), ("told", 1.0), ("exact", 0.0), ("hold", 5.0)],
+        &[
+            ("load", 1.0),
+            ("idle", 0.25),
+            ("fair", 0.3),
+            ("answer", 9.0),
+            ("told", 1.0),
+            ("exact", 0.0),
+            ("hold", 5.0),
+            ("told_kv", 1.0),
+        ],
     ),
     ("prefixaware", &[("min_match", 0.0)]),
     ("leastload", &[]),
@@ -143,6 +154,7 @@ impl Ttft {
                 answer_tokens: value("answer"),
             },
             exact: value("exact") > 0.0,
+            told_kv: value("told_kv") > 0.0,
             hold_s: value("hold"),
         }
     }

@@ -30,7 +30,8 @@ pub struct Setup {
 
 /// Plays the whole trace and returns what each request met.
 pub fn play(trace: &Trace, setup: &Setup, policy: &Policy, seed: u64) -> Run {
-    let plains: Vec<Plain> = (0..setup.routers).map(|_| Plain::new(setup.backends)).collect();
+    let told = matches!(policy, Policy::Ttft(ttft) if ttft.told_kv).then_some(setup.kv_tokens);
+    let plains: Vec<Plain> = (0..setup.routers).map(|_| Plain::new(setup.backends, told)).collect();
     let mut world = World::new(trace, setup, policy, &plains, seed);
     for (now_s, request) in trace.arrivals(setup.scale, seed) {
         world.run_until(now_s);

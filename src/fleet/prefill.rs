@@ -84,10 +84,10 @@ fn ms(now_ns: u64) -> u32 {
 
 fn faded(word: u64, now_ns: u64) -> f32 {
     let then = word as u32;
-    let passed_s = ms(now_ns).wrapping_sub(then).cast_signed().max(0) as f32 / 1000.0;
-    let x = passed_s / LATE_S;
+    let passed_ms = ms(now_ns).wrapping_sub(then).cast_signed().max(0) as f32;
+    let x = passed_ms * (1e-3 / LATE_S);
     // 1/eˣ by the first terms of its series: a choice asks for every backend, and far away it need not be exact.
-    f32::from_bits((word >> 32) as u32) / (1.0 + x * (1.0 + x * (0.5 + x / 6.0)))
+    f32::from_bits((word >> 32) as u32) / (1.0 + x * (1.0 + x * (0.5 + x * (1.0 / 6.0))))
 }
 
 impl Prefill {
@@ -118,7 +118,7 @@ impl Prefill {
         }
         let queued_ns = self.queued_ns.load(Relaxed) as f64 * factor;
         let elapsed_ns = now_ns.saturating_sub(self.turn_ns.load(Relaxed)) as f64;
-        (queued_ns - elapsed_ns.min(queued_ns / f64::from(waiting))) / NS
+        (queued_ns - elapsed_ns.min(queued_ns / f64::from(waiting))) * (1.0 / NS)
     }
 
     /// How many times longer work takes than expected.
@@ -145,7 +145,7 @@ impl Prefill {
     }
 
     fn busy(&self, now_ns: u64) -> f64 {
-        f64::from(faded(self.late.load(Relaxed), now_ns) / LATE_S)
+        f64::from(faded(self.late.load(Relaxed), now_ns) * (1.0 / LATE_S))
     }
 
     fn add_late(&self, work_s: f64, now_ns: u64) {

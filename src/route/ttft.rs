@@ -122,7 +122,8 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
     let mean_busy = outlooks.iter().map(|outlook| outlook.busy).sum::<f64>() / outlooks.len().max(1) as f64;
     let (mut best_score, mut equals, mut most_held) = (f64::INFINITY, 0, 0.0_f64);
     // Divisions that are the same for all.
-    let (token_s, per_pass) = (speed.token_s + speed.pass_s / speed.pass_tokens, speed.per_pass());
+    let per_token = 1.0 / speed.pass_tokens;
+    let (token_s, per_pass) = (speed.token_s + speed.pass_s * per_token, speed.per_pass());
     for (index, outlook) in outlooks.iter().enumerate() {
         most_held = most_held.max(outlook.held_tokens);
         let (decoding, kv_tokens) = (f64::from(outlook.decoding), outlook.kv_tokens as f64);
@@ -131,7 +132,7 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
         let slowdown = speed.slowdown(per_pass, decoding, kv_tokens);
         // A prompt that fills no pass shares the last one with a whole step of every answer.
         let step_s = speed.token_s * decoding + speed.kv_token_s * kv_tokens;
-        let unfilled = (1.0 - (prompt_tokens - outlook.held_tokens) / speed.pass_tokens).max(0.0);
+        let unfilled = (1.0 - (prompt_tokens - outlook.held_tokens) * per_token).max(0.0);
         let ttft_s = (outlook.queue_s + corrected_s) * slowdown + step_s * outlook.factor * unfilled.min(1.0);
         let busy = outlook.busy.min(BUSIEST);
         let work_price = price.idle + price.load * busy / (1.0 - busy);

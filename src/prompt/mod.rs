@@ -17,6 +17,7 @@ mod cursor;
 mod digits;
 mod escape;
 mod grammar;
+mod hash;
 mod key;
 mod message;
 mod namespace;

@@ -5,7 +5,7 @@
 mod prompt_oracle;
 
 use libfuzzer_sys::fuzz_target;
-use trieway::prompt::{Chunks, Endpoint, Scan, key};
+use trieway::prompt::{Chunks, Scan, key};
 
 /// The smallest chunks, which show most of the key, and those that have a hash of their own.
 const CHUNK_BYTES: [usize; 2] = [16, 128];

@@ -39,6 +39,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         ],
     ),
     ("tests/splice.rs", &["trieway_worker_spliced_bytes_total", "trieway_worker_splice_pipes"]),
+    ("tests/coalescing.rs", &["trieway_worker_coalesced_reads_total"]),
     ("tests/workers.rs", &["trieway_worker_handed_over_connections_total"]),
     ("tests/exhaustion.rs", &["trieway_panics_total"]),
     // Compared nowhere: only the kernel makes an accept fail, and the limits see to it that it has no reason to.

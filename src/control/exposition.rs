@@ -253,6 +253,7 @@ fn workers(writer: &mut Writer, shards: &[Shard]) {
     });
     per_worker(&names::WORKER_REQUESTS_TOTAL, |shard| shard.requests.get());
     per_worker(&names::WORKER_SPLICED_BYTES_TOTAL, |shard| shard.spliced_bytes.get());
+    per_worker(&names::WORKER_COALESCED_READS_TOTAL, |shard| shard.beats.get());
     let mut family = writer.family(&names::WORKER_CPU_SECONDS_TOTAL);
     for (number, shard) in numbers.iter().zip(shards) {
         let thread = Some(shard.thread_id.load(Relaxed)).filter(|id| *id != 0);

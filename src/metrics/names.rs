@@ -138,6 +138,8 @@ metrics! {
         "CPU time of the worker's thread.";
     WORKER_SPLICED_BYTES_TOTAL Counter "trieway_worker_spliced_bytes_total" ["worker"]
         "Body bytes that went from a backend to a client by splice, without a copy.";
+    WORKER_COALESCED_READS_TOTAL Counter "trieway_worker_coalesced_reads_total" ["worker"]
+        "Reads of streams that waited a millisecond first, because events came faster than that.";
     WORKER_PIPES Gauge "trieway_worker_splice_pipes" ["worker", "state"]
         "Pipes for splicing: busy with an answer, or idle in the pool.";
     REFUSED_TOTAL Counter "trieway_refused_requests_total" ["status"]

@@ -294,7 +294,10 @@ fn trie(writer: &mut Writer, plane: &Plane) {
         (&names::TRIE_NODES, stats.nodes as f64),
         (&names::TRIE_CHUNKS, stats.chunks as f64),
         (&names::TRIE_INSERTS_TOTAL, stats.inserts as f64),
+        (&names::TRIE_VOID_INSERTS_TOTAL, stats.void_inserts as f64),
+        (&names::TRIE_REFUSED_INSERTS_TOTAL, stats.refused_inserts as f64),
         (&names::TRIE_EVICTED_NODES_TOTAL, stats.evicted_nodes as f64),
+        (&names::TRIE_SWEPT_NODES_TOTAL, stats.swept_nodes as f64),
     ] {
         writer.family(metric).value(&[], value);
     }

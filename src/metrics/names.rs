@@ -169,8 +169,14 @@ metrics! {
         "Chunks in the trie.";
     TRIE_INSERTS_TOTAL Counter "trieway_trie_inserts_total" []
         "Prompts inserted.";
+    TRIE_VOID_INSERTS_TOTAL Counter "trieway_trie_void_inserts_total" []
+        "Inserts for a backend that was removed or restarted since it was chosen; they did nothing.";
+    TRIE_REFUSED_INSERTS_TOTAL Counter "trieway_trie_refused_inserts_total" []
+        "Inserts that left out the end of their prompt: memory was short, or too many others wrote at the same place.";
     TRIE_EVICTED_NODES_TOTAL Counter "trieway_trie_evicted_nodes_total" []
         "Runs evicted to keep the bound.";
+    TRIE_SWEPT_NODES_TOTAL Counter "trieway_trie_swept_nodes_total" []
+        "Runs cleared away because every backend that held them was removed or restarted.";
 
     INFO Gauge "trieway_info" ["version", "io", "policy"]
         "1; the labels say what runs.";

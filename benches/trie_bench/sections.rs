@@ -7,7 +7,7 @@ use std::time::Instant;
 use trieway_benches::trie::{Holder, MIN_MEMORY_BYTES, Matches, Options, Trie};
 
 use crate::engines::{Chain, Hashing, Index, Ours, Scratch};
-use crate::measure::{allocated_bytes, count_from_now, cpu_ns, median_ns, quantile, resident_bytes};
+use crate::measure::{Times, allocated_bytes, count_from_now, cpu_ns, median_ns, quantile, resident_bytes};
 use crate::rivals::RIVALS;
 use crate::workload::{BACKENDS, CHUNK, Call, Dice, chain, distinct_bytes, fold_chain, shared_prefix, text_calls};
 
@@ -175,11 +175,11 @@ pub fn churn() {
     let holder = Holder { slot: 0, generation: 0 };
     fill(&trie, &mut dice, 200_000);
     trie.insert(&hot, holder);
-    let (mut quiet, _) = lookup_times(&trie, &hot, 400_000);
-    let quiet_median = quantile(&mut quiet, 0.5);
-    let quiet_tail = quantile(&mut quiet, 0.999);
+    let mut nothing = Times::new();
+    nothing.add(4_000_000, || _ = black_box(&hot));
+    let (quiet, _) = lookup_times(&trie, &hot, 4_000_000);
     let done = AtomicBool::new(false);
-    let (mut busy, missed, prompts, seconds) = std::thread::scope(|scope| {
+    let (busy, missed, prompts, seconds) = std::thread::scope(|scope| {
         let churner = scope.spawn(|| {
             let (mut dice, mut prompts) = (Dice(5), 0u64);
             while !done.load(Ordering::Relaxed) {
@@ -190,24 +190,16 @@ pub fn churn() {
             prompts
         });
         let start = Instant::now();
-        let (times, missed) = lookup_times(&trie, &hot, 4_000_000);
+        let (times, missed) = lookup_times(&trie, &hot, 8_000_000);
         let seconds = start.elapsed().as_secs_f64();
         done.store(true, Ordering::Relaxed);
         (times, missed, churner.join().expect("the churner ends well"), seconds)
     });
-    println!(
-        "quiet: median {quiet_median} ns, p99.9 {quiet_tail} ns (the clock's own cost included, {} ns)",
-        clock_ns()
-    );
-    println!(
-        "churn: median {} ns, p99 {} ns, p99.9 {} ns, max {} ns; {:.2} M unique prompts/s beside it; {missed} misses",
-        quantile(&mut busy, 0.5),
-        quantile(&mut busy, 0.99),
-        quantile(&mut busy, 0.999),
-        quantile(&mut busy, 1.0),
-        prompts as f64 / seconds / 1e6,
-    );
-    println!("churn p99.9 / quiet median = {:.1}", quantile(&mut busy, 0.999) as f64 / quiet_median as f64);
+    println!("the clock alone:   {nothing}");
+    println!("quiet:             {quiet}");
+    println!("churn:             {busy}");
+    println!("{:.2} M unique prompts/s beside it; {missed} misses", prompts as f64 / seconds / 1e6);
+    println!("churn p99.9 / quiet median = {:.1}", busy.quantile(0.999) as f64 / quiet.quantile(0.5) as f64);
     trie.check().expect("a sound trie");
 }
 
@@ -219,24 +211,21 @@ fn fill(trie: &Trie, dice: &mut Dice, prompts: usize) {
     }
 }
 
-fn lookup_times(trie: &Trie, key: &[u64], lookups: usize) -> (Vec<u64>, usize) {
-    let mut found = Matches::new(usize::from(BACKENDS));
-    let mut missed = 0;
-    let times = (0..lookups)
-        .map(|_| {
-            let start = Instant::now();
-            trie.lookup(black_box(key), &mut found);
-            let time = start.elapsed().as_nanos() as u64;
-            missed += usize::from(found.chunks(0) < key.len() as u32);
-            time
-        })
-        .collect();
-    (times, missed)
-}
+/// Lookups between two ticks: at full speed about the 50 ms of a worker.
+const A_TICK: usize = 400_000;
 
-fn clock_ns() -> u64 {
-    let mut times: Vec<u64> = (0..100_000).map(|_| Instant::now().elapsed().as_nanos() as u64).collect();
-    quantile(&mut times, 0.5)
+fn lookup_times(trie: &Trie, key: &[u64], lookups: usize) -> (Times, usize) {
+    let mut found = Matches::new(usize::from(BACKENDS));
+    let (mut missed, mut times) = (0, Times::new());
+    for _ in 0..lookups.div_ceil(A_TICK) {
+        // As a worker does, and as untimed as there.
+        trie.tick();
+        times.add(A_TICK, || {
+            trie.lookup(black_box(key), &mut found);
+            missed += usize::from(found.chunks(0) < key.len() as u32);
+        });
+    }
+    (times, missed)
 }
 
 /// A backend's removal on tries of several sizes.

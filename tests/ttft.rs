@@ -200,3 +200,28 @@ fn a_shadow_policy_is_counted_and_not_followed() {
     assert_eq!(sum(&router, "trieway_shadow_matched_bytes_total", "choice=\"shadow\""), 9.0 * 4_096.0);
     assert_eq!(sum(&router, "trieway_shadow_matched_bytes_total", "choice=\"real\""), 8.0 * 4_096.0);
 }
+
+#[test]
+fn an_engine_that_tells_its_capacity_is_believed_to_hold_that_much_and_no_more() {
+    // No answer says what was found.
+    let origin = Origin::start(&["m"], |peer, _| peer.send(ok("{\"text\":\"x\"}")));
+    origin.say_metrics("vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1250\"} 1\n");
+    let flags = ["--routing-logic", "ttft", "--workers", "1", "--engine-stats-interval", "1"];
+    let router = Router::in_front_of(&[origin.url()], &flags);
+    // Its figures are read once a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    let fresh = |prompt: &str| {
+        let explained = router.post("/debug/route?path=/v1/completions", &completion("m", prompt)).json();
+        explained["candidates"][0]["fresh_bytes"].as_u64().expect("a number")
+    };
+    let prompts: Vec<String> = (0..40).map(|i| text(i, 8_192)).collect();
+    for prompt in &prompts {
+        assert_eq!(router.post("/v1/completions", &completion("m", prompt)).status, 200);
+    }
+    // 20,000 tokens of four bytes are nearly ten prompts.
+    let held = prompts.iter().filter(|prompt| fresh(prompt) == 8_192).count();
+    assert!((8..=11).contains(&held), "{held} prompts");
+    assert_eq!((fresh(&prompts[0]), fresh(&prompts[39])), (0, 8_192));
+    let reach = sum(&router, "trieway_cache_reach_bytes", "");
+    assert!((reach / 80_000.0 - 1.0).abs() < 0.25, "{reach} bytes");
+}

@@ -260,6 +260,15 @@ pub(super) struct Args {
     /// ttft: tokens of an answer whose pace counts like a wait for the first
     #[arg(long, env = "TRIEWAY_TTFT_ANSWER_TOKENS", default_value = "9", value_parser = positive, help_heading = "Routing by ttft", value_name = "TOKENS")]
     pub(super) ttft_answer_tokens: f64,
+    /// ttft: milliseconds that a prompt is held at most until a backend has computed what is before it; 0: sent at once
+    #[arg(
+        long,
+        env = "TRIEWAY_TTFT_HOLD_MS",
+        default_value = "5000",
+        help_heading = "Routing by ttft",
+        value_name = "MS"
+    )]
+    pub(super) ttft_hold_ms: u32,
     /// Compute what this policy would have chosen, count it, and do not follow it
     #[arg(long, env = "TRIEWAY_SHADOW_POLICY", value_enum, help_heading = "Routing", value_name = "POLICY")]
     pub(super) shadow_policy: Option<Policy>,

@@ -127,6 +127,7 @@ fn config(args: Args) -> Result<Config, String> {
                 idle_price: args.ttft_idle_price,
                 fair_s: args.ttft_fair_ms / 1e3,
                 answer_tokens: args.ttft_answer_tokens,
+                hold_s: args.ttft_hold_ms as f64 / 1e3,
             },
             shadow: args.shadow_policy,
         },

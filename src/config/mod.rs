@@ -227,6 +227,8 @@ pub struct Ttft {
     pub idle_price: f64,
     pub fair_s: f64,
     pub answer_tokens: f64,
+    /// How long a prompt is held at most; 0: none is.
+    pub hold_s: f64,
 }
 
 /// What happens when there is more to do than the backends should get at a time.

@@ -7,6 +7,7 @@ const RUNNING: &[&str] = &["vllm:num_requests_running", "sglang:num_running_reqs
 const WAITING: &[&str] = &["vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"];
 const KV_USAGE: &[&str] =
     &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio"];
+const KV_TOKENS: &[&str] = &["sglang:max_total_num_tokens"];
 const PREFIX_HITS: &[&str] = &["vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"];
 const PREFIX_QUERIES: &[&str] = &["vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"];
 const START: &[&str] = &["process_start_time_seconds"];
@@ -24,6 +25,8 @@ pub(super) struct EngineStats {
     pub(super) waiting: Option<f64>,
     /// Share of the KV cache in use, 0 to 1.
     pub(super) kv_usage: Option<f64>,
+    /// Tokens that the KV cache has room for.
+    pub(super) kv_tokens: Option<f64>,
     /// Prompt tokens found in the engine's prefix cache.
     pub(super) prefix_hits: Option<f64>,
     /// Prompt tokens looked up there.
@@ -67,11 +70,25 @@ impl EngineStats {
             running: sum(text, RUNNING),
             waiting: sum(text, WAITING),
             kv_usage: mean(text, KV_USAGE),
+            kv_tokens: vllm_kv_tokens(text).or_else(|| sum(text, KV_TOKENS)),
             prefix_hits: sum(text, PREFIX_HITS),
             prefix_queries: sum(text, PREFIX_QUERIES),
             marks: ProcessMarks { start_s: mean(text, START), counters: MONOTONIC.map(|name| sum(text, &[name])) },
         }
     }
+}
+
+/// vLLM says it in labels: `vllm:cache_config_info{block_size="16",num_gpu_blocks="27000",…} 1`, one sample an engine.
+fn vllm_kv_tokens(text: &str) -> Option<f64> {
+    let engines = text.lines().filter_map(|line| line.strip_prefix("vllm:cache_config_info{"));
+    let tokens = engines.filter_map(|labels| Some(label(labels, "block_size")? * label(labels, "num_gpu_blocks")?));
+    Some(tokens.sum::<f64>()).filter(|&tokens| tokens > 0.0)
+}
+
+/// The number in a label.
+fn label(labels: &str, name: &str) -> Option<f64> {
+    let number = labels.split(',').find_map(|label| label.trim().strip_prefix(name)?.strip_prefix("=\""))?;
+    number.split('"').next()?.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
 
 fn sum(text: &str, names: &[&str]) -> Option<f64> {
@@ -139,6 +156,17 @@ process_start_time_seconds 1.75e+09
         assert_eq!((stats.running, stats.waiting, stats.kv_usage), (Some(5.0), Some(0.0), Some(0.5)));
         assert_eq!((stats.prefix_hits, stats.prefix_queries, stats.hit_rate()), (Some(100.0), Some(400.0), Some(0.25)));
         assert_eq!(stats.marks.start_s, Some(1.75e9));
+    }
+
+    #[test]
+    fn reads_the_size_of_the_cache_however_it_is_said() {
+        let kv_tokens = |text: &str| EngineStats::parse(text).kv_tokens;
+        let vllm = "vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",num_gpu_blocks=\"27000\",\
+                    num_gpu_blocks_override=\"None\"} 1.0\n";
+        assert_eq!(kv_tokens(vllm), Some(432_000.0));
+        assert_eq!(kv_tokens(&vllm.repeat(2)), Some(864_000.0));
+        assert_eq!(kv_tokens(&vllm.replace("27000", "None")), None);
+        assert_eq!(kv_tokens("sglang:max_total_num_tokens{model_name=\"m\"} 500000\n"), Some(500_000.0));
     }
 
     #[test]

@@ -14,7 +14,6 @@ use super::process;
 use crate::config::Policy;
 use crate::fleet::belief::{Belief, ENDLESS};
 use crate::fleet::load::Load;
-use crate::fleet::prefill::Prefill;
 use crate::fleet::snapshot::State;
 use crate::metrics::names::{self, Metric};
 use crate::metrics::render::{Distribution, Writer};
@@ -127,25 +126,26 @@ fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     };
     count(&names::PREDICTED_CACHED_TOKENS_TOTAL, Belief::predicted_tokens);
     count(&names::REPORTED_CACHED_TOKENS_TOTAL, Belief::reported_tokens);
-    let mut figures = |metric: &'static Metric, figure: &dyn Fn(&Prefill, &Belief) -> Option<f64>| {
+    let fleet = &shared.fleet;
+    let mut figures = |metric: &'static Metric, figure: &dyn Fn(u16) -> Option<f64>| {
         let mut family = writer.family(metric);
         for member in members {
-            let (prefill, belief) = (shared.fleet.prefill(member.slot), shared.fleet.belief(member.slot));
-            family.optional(&[&member.name], figure(prefill, belief));
+            family.optional(&[&member.name], figure(member.slot));
         }
     };
-    figures(&names::PREFILL_QUEUE_SECONDS, &|prefill, _| Some(prefill.look(now_ns).queue_s));
-    figures(&names::PREFILL_BUSY_RATIO, &|prefill, _| Some(prefill.look(now_ns).busy));
-    figures(&names::PREFILL_FACTOR, &|prefill, _| Some(prefill.factor()));
+    figures(&names::PREFILL_QUEUE_SECONDS, &|slot| Some(fleet.prefill(slot).look(now_ns).queue_s));
+    figures(&names::PREFILL_BUSY_RATIO, &|slot| Some(fleet.prefill(slot).look(now_ns).busy));
+    figures(&names::PREFILL_FACTOR, &|slot| Some(fleet.prefill(slot).factor()));
     let chunk_bytes = routing.prefix_chunk_bytes as f64;
-    figures(&names::CACHE_REACH_BYTES, &|_, belief| {
-        let reach = Some(belief.reach_chunks()).filter(|&chunks| chunks != ENDLESS)?;
-        Some(f64::from(reach) * chunk_bytes)
+    let token_bytes = |slot: u16| {
+        let (bytes, tokens) = fleet.belief(slot).bytes_and_tokens();
+        bytes / tokens
+    };
+    figures(&names::CACHE_REACH_BYTES, &|slot| {
+        let reach = Some(fleet.reach_chunks(slot, chunk_bytes / token_bytes(slot)));
+        Some(f64::from(reach.filter(|&chunks| chunks != ENDLESS)?) * chunk_bytes)
     });
-    figures(&names::TOKEN_BYTES, &|_, belief| {
-        let (bytes, tokens) = belief.bytes_and_tokens();
-        Some(bytes / tokens)
-    });
+    figures(&names::TOKEN_BYTES, &|slot| Some(token_bytes(slot)));
 }
 
 fn shadow(writer: &mut Writer, plane: &Plane) {

@@ -365,6 +365,9 @@ impl Plane {
             self.returned(member, Some(&engine));
         }
         member.answered = true;
+        if let Some(tokens) = engine.kv_tokens {
+            self.shared.fleet.cache(slot).set_capacity_tokens(tokens as u64);
+        }
         member.marks = engine.marks.clone();
         member.engine = Some(engine);
     }

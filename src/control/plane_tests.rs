@@ -329,7 +329,7 @@ fn a_backend_that_gets_a_slot_gets_nothing_that_was_learnt_of_the_last_one() {
     let lesson = Lesson { marked: 100, fresh: 100, age: 500, found: 0 };
     assert!(!belief.learn(lesson));
     belief.count(7, 5);
-    prefill.begin(1.0, 10, 0).first_token(50_000_000_000, 1.0);
+    prefill.begin(1.0, 10, true, 0).first_token(50_000_000_000, 1.0);
     shared.fleet.load(0).set_unreachable(true);
     let learnt = || (belief.reach_chunks() != ENDLESS, belief.predicted_tokens(), prefill.factor() > 2.0);
     assert_eq!(learnt(), (true, 7, true));

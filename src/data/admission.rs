@@ -7,9 +7,10 @@ use std::rc::Rc;
 
 use super::client::Client;
 use super::failure::{Failure, Refusal};
+use super::hold::Seat;
 use super::lease::Scratch;
 use super::plan::{Choice, Chosen, Plan};
-use super::queue::{Call, Place, Queue};
+use super::queue::{Call, Place};
 use super::worker::Worker;
 use crate::fleet::load::InFlight;
 use crate::fleet::tenants::Tenant;
@@ -23,7 +24,7 @@ const RETRY_AFTER_S: u32 = 1;
 pub(super) struct Admitted<'a> {
     /// Present until dropped.
     in_flight: Option<InFlight<'a>>,
-    queue: &'a Queue,
+    worker: &'a Worker,
 }
 
 impl Admitted<'_> {
@@ -39,7 +40,8 @@ impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         // In this order: who is called must find the room.
         self.in_flight = None;
-        self.queue.call_next();
+        self.worker.queue.call_next();
+        self.worker.held.stir(self.worker);
     }
 }
 
@@ -71,7 +73,8 @@ fn api_key<'h>(scratch: &Scratch, head: &'h [u8]) -> &'h [u8] {
     }
 }
 
-/// Chooses a backend that is not in `tried` and counts the request there; waits for one to get below its limit if need be.
+/// Chooses a backend that is not in `tried` and counts the request there; waits for one to get below its limit if need be, and
+/// as long as `ttft` wants it held.
 /// `None`: no backend is usable.
 pub(super) async fn admit<'w>(
     worker: &'w Rc<Worker>,
@@ -82,19 +85,36 @@ pub(super) async fn admit<'w>(
     body_bytes: u64,
 ) -> Result<Option<(Choice, Admitted<'w>)>, Failure> {
     let mut place: Option<Place> = None;
+    let mut seat: Option<Seat> = None;
+    let mut may_hold = worker.shared.config.routing.ttft.hold_s > 0.0;
     loop {
-        match plan.choose(worker, scratch, tried, place.as_ref().map(Place::since_us)) {
+        let held_s = may_hold.then(|| seat.as_ref().map_or(0.0, Seat::waited_s));
+        match plan.choose(worker, scratch, tried, place.as_ref().map(Place::since_us), held_s) {
             Chosen::Nobody => return Ok(None),
             Chosen::Backend(choice) => {
                 let load = worker.shared.fleet.load(plan.snapshot.backend(choice.member).slot);
                 // Another worker may have been faster; then the next choice sees that.
                 if let Some(in_flight) = load.try_begin(body_bytes, worker.shared.config.overload.inflight_per_backend)
                 {
-                    return Ok(Some((choice, Admitted { in_flight: Some(in_flight), queue: &worker.queue })));
+                    return Ok(Some((choice, Admitted { in_flight: Some(in_flight), worker })));
                 }
                 continue;
             }
-            Chosen::AllBusy => {}
+            Chosen::Held(cold_s) => {
+                match &seat {
+                    Some(seat) => seat.pass_on(),
+                    None => seat = Seat::take(worker, cold_s),
+                }
+                may_hold = match &seat {
+                    Some(seat) => client.or_gone(seat.called()).await? == Call::Look,
+                    None => false,
+                };
+                if !plan.renew(worker) {
+                    return Ok(None);
+                }
+                continue;
+            }
+            Chosen::AllBusy => seat = None,
         }
         if place.is_none() {
             place = Some(Place::take(worker, plan.model_identity()).ok_or_else(|| queue_full(worker))?);

@@ -308,8 +308,8 @@ impl Attempt<'_> {
             streamed: !matches!(answer.body, ResponseBody::Fixed(_)),
         });
         let relayed = relay::relay(client, &mut upstream.socket, &mut bytes, &answer, watch.as_mut()).await;
-        if let (Ok(_), Some(watch), 200) = (&relayed, &watch, scratch.response.status) {
-            watch.ended(&client.worker, scratch.chunks.bytes());
+        if let (Ok(_), Some(watch), 200) = (&relayed, &mut watch, scratch.response.status) {
+            watch.ended(&client.worker, &scratch.chunks);
         }
         match relayed {
             Ok(true) if begun.sent_whole && begun.framing.keep_alive => upstream.release(&client.worker, self.target),

@@ -125,7 +125,10 @@ async fn to_backends(
         lane.request_bytes.add(body_bytes);
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
         sabotage::strike("chosen", &scratch.request, request.head());
-        let running = choice.forecast.map(|forecast| Running::begin(worker, forecast));
+        let running = choice.forecast.map(|forecast| {
+            let streamed = scratch.scan.stream(request.body());
+            Running::begin(worker, forecast, streamed)
+        });
         let observer = Observer { running, lane, admitted, plan, backend, holder, started, dispatched: Instant::now() };
         let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
         match attempt.run(client, scratch).await {

@@ -6,17 +6,26 @@ use super::usage::{Tail, Usage};
 use super::worker::Worker;
 use crate::config;
 use crate::fleet::belief::Lesson;
+use crate::fleet::cache::{Came, Taking};
 use crate::fleet::prefill::Computing;
 use crate::fleet::snapshot::Snapshot;
+use crate::prompt::Chunks;
+use crate::route::hold;
 use crate::route::ttft::{Expected, Outlook, Price, Speed, choose};
+use crate::trie::{Holder, Match};
 
 /// What was expected of the chosen backend.
 #[derive(Clone, Copy)]
 pub(super) struct Forecast {
     slot: u16,
     work_s: f64,
+    /// Without anything held, on an idle backend.
+    cold_s: f64,
     slowdown: f64,
     prompt_tokens: f64,
+    /// Of the prompt, and the tokens of each.
+    chunks: u32,
+    chunk_tokens: f64,
     predicted_tokens: f64,
     lesson: Lesson,
 }
@@ -48,10 +57,11 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
     scratch.outlooks.extend(slots().map(|slot| {
         let seen = shared.fleet.prefill(slot).look(now_ns);
         Outlook {
-            held_tokens: scratch.matches.of(slot).map_or(0.0, |found| f64::from(found.fresh) * chunk_tokens),
+            held_tokens: f64::from(believed(worker, scratch.matches.of(slot), slot)) * chunk_tokens,
             queue_s: seen.queue_s,
             factor: seen.factor,
             busy: seen.busy,
+            computing: seen.computing,
             decoding: seen.decoding,
             kv_tokens: seen.kv_tokens,
         }
@@ -60,17 +70,40 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
     let expected =
         choose(prompt_tokens, &scratch.outlooks, &speed(&routing.ttft), &price(&routing.ttft), worker.random())?;
     let slot = snapshot.backend(scratch.members[expected.index]).slot;
-    let (marked, fresh, age) =
-        scratch.matches.of(slot).map_or((0, 0, 0), |found| (found.chunks, found.fresh, found.age));
+    let found = scratch.matches.of(slot);
+    let (marked, age) = found.map_or((0, 0), |found| (found.chunks, found.age));
+    let fresh = believed(worker, found, slot);
     let forecast = Forecast {
         slot,
         work_s: expected.work_s,
+        cold_s: speed(&routing.ttft).work_s(prompt_tokens, 0.0),
         slowdown: expected.slowdown,
         prompt_tokens,
+        chunks: scratch.chunks.key().len() as u32,
+        chunk_tokens,
         predicted_tokens: scratch.outlooks[expected.index].held_tokens,
         lesson: Lesson { marked, fresh, age, found: 0 },
     };
     Some((expected, forecast))
+}
+
+/// Leading chunks that the backend of the slot is believed to hold, of those that are marked.
+fn believed(worker: &Worker, found: Option<Match>, slot: u16) -> u32 {
+    found.map_or(0, |found| worker.shared.fleet.cache(slot).believed(found.chunks, found.fresh, found.age))
+}
+
+/// Whether the request should be held until backends have computed more; it has been held for `waited_s`. If so: the seconds
+/// that its prompt takes by itself.
+pub(super) fn holds(
+    worker: &Worker,
+    scratch: &Scratch,
+    index: usize,
+    forecast: &Forecast,
+    waited_s: f64,
+) -> Option<f64> {
+    let speed = speed(&worker.shared.config.routing.ttft);
+    let ask = hold::Ask { index, work_s: forecast.work_s, waited_s, usual_s: worker.held.usual_s() };
+    hold::holds(&ask, &scratch.outlooks, &speed).then_some(forecast.cold_s)
 }
 
 /// What is expected of one of the backends that the choice of `forecast` looked at.
@@ -83,27 +116,55 @@ fn add(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
     (a.0 + b.0, a.1 + b.1)
 }
 
+fn set_horizon(worker: &Worker, forecast: &Forecast) {
+    let reach = worker.shared.fleet.reach_chunks(forecast.slot, forecast.chunk_tokens);
+    worker.shared.trie.set_horizon(forecast.slot, reach);
+}
+
 /// A request that was sent under a forecast; dropping it, on whatever path, releases what it counts.
 pub(super) struct Running<'a> {
     forecast: Forecast,
     computing: Computing<'a>,
+    has_begun: bool,
+    /// What it takes of the backend's cache, if the capacity of that is known.
+    taking: Option<Taking<'a>>,
 }
 
 impl<'a> Running<'a> {
-    pub(super) fn begin(worker: &Worker, forecast: Forecast) -> Running<'a> {
+    /// `streamed`: the client asks for a streamed answer.
+    pub(super) fn begin(worker: &Worker, forecast: Forecast, streamed: bool) -> Running<'a> {
         let shared = worker.shared;
         let prefill = shared.fleet.prefill(forecast.slot);
         let tokens = forecast.prompt_tokens as u64;
-        Running { forecast, computing: prefill.begin(forecast.work_s, tokens, shared.micros() * 1000) }
+        worker.held.sends(forecast.work_s);
+        let cache = shared.fleet.cache(forecast.slot);
+        let taking = (cache.capacity_tokens() > 0).then(|| {
+            let Lesson { marked, fresh, .. } = forecast.lesson;
+            let stale = marked.saturating_sub(fresh);
+            shared.trie.advance(forecast.slot, stale);
+            cache.begin(forecast.chunks.saturating_sub(fresh), stale)
+        });
+        set_horizon(worker, &forecast);
+        Running {
+            forecast,
+            computing: prefill.begin(forecast.work_s, tokens, streamed, shared.micros() * 1000),
+            has_begun: false,
+            taking,
+        }
     }
 
     /// The first byte of a streamed answer's body is here.
     fn first_token(&mut self, worker: &Worker) {
+        if self.has_begun {
+            return;
+        }
+        self.has_begun = true;
         self.computing.first_token(worker.shared.micros() * 1000, self.forecast.slowdown);
+        worker.held.stir(worker);
     }
 
     /// Learns from what the answer says at its end.
-    fn learn(&self, worker: &Worker, key_bytes: u64, usage: Usage) {
+    fn learn(&mut self, worker: &Worker, key_bytes: u64, usage: Usage) {
         let Forecast { slot, predicted_tokens, lesson, .. } = self.forecast;
         let shared = worker.shared;
         let belief = shared.fleet.belief(slot);
@@ -119,9 +180,23 @@ impl<'a> Running<'a> {
         if belief.learn(lesson) {
             shared.trie.raise(slot);
         }
-        let dropped = lesson.marked.saturating_sub(lesson.found);
-        shared.trie.advance(slot, dropped.saturating_add(chunks(usage.answer_tokens)));
-        shared.trie.set_horizon(slot, belief.reach_chunks());
+        let answer = chunks(usage.answer_tokens);
+        match &mut self.taking {
+            Some(taking) => taking.ended(Came { believed: lesson.fresh, found: lesson.found, answer }),
+            None => shared.trie.advance(slot, lesson.marked.saturating_sub(lesson.found).saturating_add(answer)),
+        }
+        set_horizon(worker, &self.forecast);
+    }
+
+    /// The answer has ended as it should: what the backend computed is the newest of what it has let go of.
+    fn let_go(&mut self, worker: &Worker, key: &[u64]) {
+        let Some(taking) = self.taking.take() else { return };
+        let trie = &worker.shared.trie;
+        let slot = self.forecast.slot;
+        trie.advance(slot, taking.came().moves());
+        trie.insert(key, Holder { slot, generation: trie.generation(slot) });
+        drop(taking);
+        set_horizon(worker, &self.forecast);
     }
 }
 
@@ -142,9 +217,10 @@ impl Watch<'_, '_> {
     }
 
     /// The answer has ended as it should.
-    pub(super) fn ended(&self, worker: &Worker, key_bytes: u64) {
+    pub(super) fn ended(&mut self, worker: &Worker, chunks: &Chunks) {
         if let Some(usage) = self.tail.usage() {
-            self.running.learn(worker, key_bytes, usage);
+            self.running.learn(worker, chunks.bytes(), usage);
         }
+        self.running.let_go(worker, chunks.key());
     }
 }

@@ -22,6 +22,7 @@ mod exchange;
 mod explain;
 mod failure;
 mod forecast;
+mod hold;
 #[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
 mod inherit;
 mod lease;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::failure::Refusal;
-use super::forecast::{Forecast, expect};
+use super::forecast::{Forecast, expect, holds};
 use super::lease::Scratch;
 use super::paths::{Destination, destination};
 use super::queue::must_yield;
@@ -35,6 +35,8 @@ pub(super) struct Plan {
 /// What a look at the backends came to.
 pub(super) enum Chosen {
     Backend(Choice),
+    /// One should have it, but not yet; the seconds that the prompt takes by itself.
+    Held(f64),
     /// Some are usable, and all of those are at their limit, or others have waited longer for them.
     AllBusy,
     Nobody,
@@ -122,17 +124,22 @@ impl Plan {
     }
 
     /// Chooses among the usable backends that are not in `tried` and below their limit. `waiting_since_us`: the request has
-    /// waited for that.
+    /// waited for that. `held_s`: for so long it has been held, and may be held on.
     pub(super) fn choose(
         &self,
         worker: &Worker,
         scratch: &mut Scratch,
         tried: &[u16],
         waiting_since_us: Option<u64>,
+        held_s: Option<f64>,
     ) -> Chosen {
         let busy = self.gather(worker, scratch, tried, waiting_since_us);
         match self.decide(self.policy, worker, scratch, || worker.shared.fleet.next_turn()) {
             Some((Decision { index, reason }, forecast)) => {
+                let holds = |(held_s, chosen)| holds(worker, scratch, index, chosen, held_s);
+                if let Some(cold_s) = held_s.zip(forecast.as_ref()).and_then(holds) {
+                    return Chosen::Held(cold_s);
+                }
                 self.shadow(worker, scratch, index);
                 Chosen::Backend(Choice {
                     member: scratch.members[index],

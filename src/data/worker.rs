@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::buffer::Blocks;
 use super::deadline::Deadlines;
+use super::hold::Held;
 use super::lease::Leases;
 use super::mailbox::{Mailboxes, Seat};
 use super::pipes::Pipes;
@@ -34,6 +35,7 @@ pub(super) struct Worker {
     pub(super) leases: Leases,
     pub(super) turns: Turns,
     pub(super) queue: Queue,
+    pub(super) held: Held,
     pub(super) deadlines: Rc<Deadlines>,
     pub(super) pools: RefCell<Pools>,
     snapshot: RefCell<Rc<View>>,
@@ -66,6 +68,7 @@ impl Worker {
             leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
             turns: Turns::default(),
             queue: Queue::default(),
+            held: Held::default(),
             deadlines: Deadlines::new(),
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
             snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),

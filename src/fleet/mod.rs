@@ -3,11 +3,12 @@
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
 //! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
 //! control plane. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
-//! both learnt from answers. `tenants` is what each API key has in flight. A backend keeps its **slot** (an index into what
+//! both learnt from answers; `cache` is the same for those whose capacity is known. `tenants` is what each API key has in flight. A backend keeps its **slot** (an index into what
 //! is said of backends) as long as it is known.
 
 pub mod arrivals;
 pub mod belief;
+pub mod cache;
 pub mod load;
 pub mod prefill;
 mod ratio;
@@ -21,6 +22,7 @@ use arc_swap::ArcSwap;
 
 use arrivals::Arrivals;
 use belief::Belief;
+use cache::Cache;
 use load::Load;
 use prefill::Prefill;
 use snapshot::Snapshot;
@@ -31,6 +33,7 @@ pub struct Fleet {
     load: Box<[Load]>,
     prefill: Box<[Prefill]>,
     belief: Box<[Belief]>,
+    cache: Box<[Cache]>,
     pub arrivals: Arrivals,
     pub tenants: Tenants,
     turn: AtomicU64,
@@ -44,6 +47,7 @@ impl Fleet {
             load: (0..slots).map(|_| Load::default()).collect(),
             prefill: (0..slots).map(|_| Prefill::default()).collect(),
             belief: (0..slots).map(|_| Belief::default()).collect(),
+            cache: (0..slots).map(|_| Cache::default()).collect(),
             arrivals: Arrivals::new(slots, workers),
             tenants,
             turn: AtomicU64::new(0),
@@ -72,11 +76,26 @@ impl Fleet {
         &self.belief[usize::from(slot)]
     }
 
+    pub fn cache(&self, slot: u16) -> &Cache {
+        &self.cache[usize::from(slot)]
+    }
+
+    /// How far back the slot's cache is believed to reach, by its capacity if that is known. A learnt reach that is less than
+    /// half of that outweighs it: then others fill the cache as well, whom this process does not see.
+    pub fn reach_chunks(&self, slot: u16, chunk_tokens: f64) -> u32 {
+        let learnt = self.belief(slot).reach_chunks();
+        match self.cache(slot).reach(chunk_tokens) {
+            Some(known) if known == u32::MAX || learnt >= known / 2 => known,
+            _ => learnt,
+        }
+    }
+
     /// Forgets what was learnt of the slot's backend: it goes to another one.
     pub fn forget(&self, slot: u16) {
         self.load(slot).set_unreachable(false);
         self.prefill(slot).forget();
         self.belief(slot).forget();
+        self.cache(slot).forget();
     }
 
     pub fn slots(&self) -> usize {

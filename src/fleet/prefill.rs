@@ -35,6 +35,8 @@ const NS: f64 = 1e9;
 pub struct Prefill {
     queued_ns: AtomicU64,
     waiting: AtomicU32,
+    /// Those of them whose first token will be seen.
+    computing: AtomicU32,
     decoding: AtomicU32,
     kv_tokens: AtomicU64,
     /// When the request that is being computed had its turn.
@@ -50,6 +52,7 @@ impl Default for Prefill {
         Prefill {
             queued_ns: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            computing: AtomicU32::new(0),
             decoding: AtomicU32::new(0),
             kv_tokens: AtomicU64::new(0),
             turn_ns: AtomicU64::new(0),
@@ -68,6 +71,8 @@ pub struct Seen {
     pub factor: f64,
     /// Share of its time that the backend spends on prompts, as of the last half minute.
     pub busy: f64,
+    /// Requests without a first token that will be seen to have one.
+    pub computing: u32,
     pub decoding: u32,
     /// Prompt tokens of the requests that decode.
     pub kv_tokens: u64,
@@ -100,6 +105,7 @@ impl Prefill {
             queue_s: self.queue_s(now_ns, factor),
             factor,
             busy: self.busy(now_ns),
+            computing: self.computing.load(Relaxed),
             decoding: self.decoding.load(Relaxed),
             kv_tokens: self.kv_tokens.load(Relaxed),
         }
@@ -125,15 +131,17 @@ impl Prefill {
         self.waiting.load(Relaxed)
     }
 
-    /// Counts a request until the guard is dropped: `work_s` of expected work, uncorrected, and `tokens` of prompt.
-    pub fn begin(&self, work_s: f64, tokens: u64, now_ns: u64) -> Computing<'_> {
+    /// Counts a request until the guard is dropped: `work_s` of expected work, uncorrected, and `tokens` of prompt. Only of
+    /// a streamed answer the first token is seen before the end.
+    pub fn begin(&self, work_s: f64, tokens: u64, streamed: bool, now_ns: u64) -> Computing<'_> {
         let work_ns = (work_s * NS) as u64;
         self.queued_ns.fetch_add(work_ns, Relaxed);
         self.add_late(work_s * self.factor(), now_ns);
         if self.waiting.fetch_add(1, Relaxed) == 0 {
             self.turn_ns.store(now_ns, Relaxed);
         }
-        Computing { prefill: self, work_ns, tokens, sent_ns: now_ns, decoding: false }
+        self.computing.fetch_add(u32::from(streamed), Relaxed);
+        Computing { prefill: self, work_ns, tokens, streamed, sent_ns: now_ns, decoding: false }
     }
 
     fn busy(&self, now_ns: u64) -> f64 {
@@ -156,6 +164,7 @@ pub struct Computing<'a> {
     prefill: &'a Prefill,
     work_ns: u64,
     tokens: u64,
+    streamed: bool,
     sent_ns: u64,
     decoding: bool,
 }
@@ -178,6 +187,7 @@ impl Computing<'_> {
     fn leave_queue(&self) {
         self.prefill.queued_ns.fetch_sub(self.work_ns, Relaxed);
         self.prefill.waiting.fetch_sub(1, Relaxed);
+        self.prefill.computing.fetch_sub(u32::from(self.streamed), Relaxed);
     }
 }
 
@@ -202,13 +212,14 @@ mod tests {
     fn the_queue_is_what_waits_less_what_the_first_has_had() {
         let prefill = Prefill::default();
         assert_eq!(prefill.look(5 * S).queue_s, 0.0);
-        let mut first = prefill.begin(2.0, 100, 10 * S);
-        let second = prefill.begin(4.0, 100, 10 * S);
+        let mut first = prefill.begin(2.0, 100, true, 10 * S);
+        let second = prefill.begin(4.0, 100, true, 10 * S);
         assert_eq!(prefill.look(10 * S).queue_s, 6.0);
         assert_eq!(prefill.look(12 * S).queue_s, 4.0);
         assert_eq!(prefill.look(90 * S).queue_s, 3.0, "the first never counts less than nothing");
         first.first_token(12 * S, 1.0);
         first.first_token(13 * S, 1.0);
+        assert_eq!(prefill.look(12 * S).computing, 1);
         assert_eq!((prefill.waiting(), prefill.look(0).decoding, prefill.look(0).kv_tokens), (1, 1, 100));
         assert_eq!(prefill.look(12 * S).queue_s, 4.0);
         drop(second);
@@ -224,7 +235,7 @@ mod tests {
         let prefill = Prefill::default();
         let mut now = 0;
         for _ in 0..40 {
-            let mut pair = [prefill.begin(1.0, 1, now), prefill.begin(1.0, 1, now)];
+            let mut pair = [prefill.begin(1.0, 1, true, now), prefill.begin(1.0, 1, true, now)];
             for guard in &mut pair {
                 now += 3 * S;
                 guard.first_token(now, 1.0);
@@ -238,7 +249,7 @@ mod tests {
     fn decoding_beside_it_is_not_held_against_the_engine() {
         let prefill = Prefill::default();
         for at in 0..40 {
-            prefill.begin(1.0, 1, at * 10 * S).first_token(at * 10 * S + 2 * S, 2.0);
+            prefill.begin(1.0, 1, true, at * 10 * S).first_token(at * 10 * S + 2 * S, 2.0);
         }
         assert!((prefill.factor() - 1.0).abs() < 0.01);
     }
@@ -247,7 +258,7 @@ mod tests {
     fn busy_is_the_share_of_time_and_fades() {
         let prefill = Prefill::default();
         for at in 0..200 {
-            prefill.begin(0.5, 1, at * S).first_token(at * S + S / 2, 1.0);
+            prefill.begin(0.5, 1, true, at * S).first_token(at * S + S / 2, 1.0);
         }
         assert!((prefill.busy(199 * S) - 0.5).abs() < 0.02, "{}", prefill.busy(199 * S));
         assert!((prefill.busy(229 * S) - 0.5 / std::f64::consts::E).abs() < 0.02);
@@ -255,10 +266,22 @@ mod tests {
     }
 
     #[test]
+    fn whose_first_token_is_not_seen_waits_and_is_not_counted_as_computing() {
+        let prefill = Prefill::default();
+        let whole = prefill.begin(1.0, 1, false, 0);
+        let streamed = prefill.begin(1.0, 1, true, 0);
+        assert_eq!((prefill.waiting(), prefill.look(0).computing), (2, 1));
+        drop(streamed);
+        assert_eq!((prefill.waiting(), prefill.look(0).computing), (1, 0));
+        drop(whole);
+        assert_eq!((prefill.waiting(), prefill.look(0).computing), (0, 0));
+    }
+
+    #[test]
     fn a_panic_releases_the_queue() {
         let prefill = Prefill::default();
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _guard = prefill.begin(1.0, 1, 0);
+            let _guard = prefill.begin(1.0, 1, true, 0);
             panic!("a request's code fails");
         }));
         assert!(unwound.is_err());

@@ -116,7 +116,7 @@ metrics! {
     PREFILL_FACTOR Gauge "trieway_prefill_time_factor" ["server"]
         "How many times longer the backend computes than the --ttft flags say, as learnt from first tokens.";
     CACHE_REACH_BYTES Gauge "trieway_cache_reach_bytes" ["server"]
-        "How far back the backend's cache reaches, in prompt bytes sent since, as learnt from its answers.";
+        "How far back the backend's cache reaches, in prompt bytes sent since, by its capacity or as learnt from its answers.";
     TOKEN_BYTES Gauge "trieway_prompt_bytes_per_token" ["server"]
         "Bytes of prompt a token, as learnt from the backend's answers.";
     SHADOW_REQUESTS_TOTAL Counter "trieway_shadow_requests_total" ["policy", "agreed"]
@@ -147,7 +147,7 @@ metrics! {
     REJECTED_TOTAL Counter "trieway_rejected_requests_total" ["reason"]
         "Refused requests that were turned away because of load: queue_full, queue_timeout or key_limit.";
     QUEUE_DEPTH Gauge "trieway_queue_depth" []
-        "Requests that wait for a backend to get below --max-inflight.";
+        "Requests that wait for a backend to get below --max-inflight, or that ttft holds until one has computed others.";
     QUEUE_WAIT_SECONDS Histogram "trieway_queue_wait_seconds" []
         "Seconds that requests waited so, of those that had to wait, however the wait ended.";
     CONTROL_REQUESTS_TOTAL Counter "trieway_control_requests_total" []

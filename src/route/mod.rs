@@ -3,6 +3,7 @@
 //! A caller builds the candidates (only usable backends that serve the model, without those that the request has already
 //! tried) and passes in what varies: a turn number, a random number. Nothing here knows a socket, a clock or the trie.
 
+pub mod hold;
 pub mod slow_start;
 pub mod ttft;
 

@@ -7,7 +7,7 @@
 //! u = L − h                                        tokens to compute: the prompt less what the backend holds
 //! w = u·(a + t0/T) + b·u·(L − u/2)                 seconds of work, times the backend's learnt factor
 //! s = 1 + (a·n + c·kv) / (t0 + a·T)                how much n decoding answers slow a pass down
-//! ttft  = (W + w)·s                                W: seconds of work that wait before it
+//! ttft  = (W + w)·s + (a·n + c·kv)·(1 − u/T)⁺      W: seconds of work that wait before it; at least one pass
 //! price = idle + load·ρ/(1 − ρ)                    ρ: share of its time that the backend has spent on prompts lately
 //! score = ttft·(1 + fair/cold) + w·price + company + 1.5 s·(ρ − mean ρ)
 //! ```
@@ -89,6 +89,8 @@ pub struct Outlook {
     pub factor: f64,
     /// Share of its time that it has spent on prompts lately.
     pub busy: f64,
+    /// Prompts before this one whose first token will be seen.
+    pub computing: u32,
     pub decoding: u32,
     /// Context of the requests that decode, in tokens.
     pub kv_tokens: u64,
@@ -127,7 +129,10 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
         let work_s = speed.work_at(token_s, prompt_tokens, outlook.held_tokens);
         let corrected_s = work_s * outlook.factor;
         let slowdown = speed.slowdown(per_pass, decoding, kv_tokens);
-        let ttft_s = (outlook.queue_s + corrected_s) * slowdown;
+        // A prompt that fills no pass shares the last one with a whole step of every answer.
+        let step_s = speed.token_s * decoding + speed.kv_token_s * kv_tokens;
+        let unfilled = (1.0 - (prompt_tokens - outlook.held_tokens) / speed.pass_tokens).max(0.0);
+        let ttft_s = (outlook.queue_s + corrected_s) * slowdown + step_s * outlook.factor * unfilled.min(1.0);
         let busy = outlook.busy.min(BUSIEST);
         let work_price = price.idle + price.load * busy / (1.0 - busy);
         let pace_s = 2.0 * speed.token_s * decoding + speed.kv_token_s * (kv_tokens + decoding * prompt_tokens);
@@ -162,7 +167,8 @@ mod tests {
     const SPEED: Speed =
         Speed { pass_s: 8e-3, token_s: 20e-6, attention_s: 1e-9, kv_token_s: 50e-9, pass_tokens: 8000.0 };
     const PRICE: Price = Price { idle: 0.25, load: 1.0, fair_s: 0.3, answer_tokens: 9.0 };
-    const IDLE: Outlook = Outlook { held_tokens: 0.0, queue_s: 0.0, factor: 1.0, busy: 0.0, decoding: 0, kv_tokens: 0 };
+    const IDLE: Outlook =
+        Outlook { held_tokens: 0.0, queue_s: 0.0, factor: 1.0, busy: 0.0, computing: 0, decoding: 0, kv_tokens: 0 };
 
     fn pick(prompt: f64, outlooks: &[Outlook]) -> (usize, Reason) {
         let chosen = choose(prompt, outlooks, &SPEED, &PRICE, 7).expect("some");

@@ -52,6 +52,7 @@ struct Shared {
     frozen: AtomicBool,
     /// What `/is_sleeping` says; `None`: there is no such path.
     sleeping: Mutex<Option<bool>>,
+    metrics: Mutex<String>,
 }
 
 pub struct Origin {
@@ -142,6 +143,7 @@ impl Origin {
             stop: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
             sleeping: Mutex::default(),
+            metrics: Mutex::default(),
         });
         let list: Vec<_> = models.iter().map(|m| serde_json::json!({"id": m, "object": "model"})).collect();
         let models = ok(&serde_json::json!({"object": "list", "data": list}).to_string());
@@ -199,6 +201,11 @@ impl Origin {
     /// Answers nothing any more, not even probes, until it is thawed.
     pub fn freeze(&self, frozen: bool) {
         self.shared.frozen.store(frozen, Ordering::SeqCst);
+    }
+
+    /// What it says at /metrics from now on.
+    pub fn say_metrics(&self, text: &str) {
+        text.clone_into(&mut self.shared.metrics.lock().expect("metrics"));
     }
 
     /// From here on it has the path `/is_sleeping`, and says this there.
@@ -262,6 +269,7 @@ fn serve(mut peer: Peer, connection: usize, models: &str, handler: &dyn Fn(&mut 
             .position(|line| received.head.starts_with(line));
         let go_on = match probe {
             Some(0) => peer.send(models),
+            Some(2) => peer.send(ok(&shared.metrics.lock().expect("metrics"))),
             Some(3) => peer.send(sleep_answer(*shared.sleeping.lock().expect("state"))),
             Some(_) => peer.send(ok("")),
             None => {

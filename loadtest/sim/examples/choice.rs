@@ -25,7 +25,7 @@ fn main() {
             // Every backend holds some of the prompt, decodes two answers and has one prompt waiting.
             trie.insert(&key[..1 + usize::from(slot) * 299 / backends], Holder { slot, generation: 0 });
             for at in 0..3 {
-                let mut computing = fleet.prefill(slot).begin(0.2, 4_000, 0);
+                let mut computing = fleet.prefill(slot).begin(0.2, 4_000, true, 0);
                 if at > 0 {
                     computing.first_token(100_000_000, 1.0);
                 }
@@ -47,6 +47,7 @@ fn main() {
                         queue_s: seen.queue_s,
                         factor: seen.factor,
                         busy: seen.busy,
+                        computing: seen.computing,
                         decoding: seen.decoding,
                         kv_tokens: seen.kv_tokens,
                     }

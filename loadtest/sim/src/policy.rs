@@ -25,11 +25,27 @@ pub struct Ttft {
     pub price: Price,
     /// Is given the engines' own index instead of the trie's: what the belief's errors cost.
     pub exact: bool,
+    /// Knows the engines' KV memory, as vLLM and SGLang tell it.
+    pub told_kv: bool,
+    /// Seconds that a prompt is held at most; 0: all are sent at once.
+    pub hold_s: f64,
 }
 
 /// Every name with its parameters and defaults. `told` is what `ttft` is told of the engines' speed, as a multiple.
 const NAMES: &[(&str, &[(&str, f64)])] = &[
-    ("ttft", &[("load", 1.0), ("idle", 0.25), ("fair", 0.3), ("answer", 9.0), ("told", 1.0), ("exact", 0.0)]),
+    (
+        "ttft",
+        &[
+            ("load", 1.0),
+            ("idle", 0.25),
+            ("fair", 0.3),
+            ("answer", 9.0),
+            ("told", 1.0),
+            ("exact", 0.0),
+            ("hold", 5.0),
+            ("told_kv", 1.0),
+        ],
+    ),
     ("prefixaware", &[("min_match", 0.0)]),
     ("leastload", &[]),
     ("roundrobin", &[]),
@@ -138,6 +154,8 @@ impl Ttft {
                 answer_tokens: value("answer"),
             },
             exact: value("exact") > 0.0,
+            told_kv: value("told_kv") > 0.0,
+            hold_s: value("hold"),
         }
     }
 }

@@ -5,9 +5,11 @@
 use trieway::fleet::Fleet;
 use trieway::fleet::arrivals::Window;
 use trieway::fleet::belief::Lesson;
+use trieway::fleet::cache::{Came, Taking};
 use trieway::fleet::load::InFlight;
 use trieway::fleet::prefill::Computing;
 use trieway::fleet::tenants::Tenants;
+use trieway::route::hold::{self, Ask};
 use trieway::route::{self, Candidate, ttft::Expected, ttft::Outlook};
 use trieway::trie::{Holder, Match, Matches, Options, Trie};
 
@@ -34,10 +36,15 @@ pub struct Plain {
 }
 
 impl Plain {
-    pub fn new(backends: usize) -> Plain {
+    /// `kv_tokens`: what the engines say of their memory, if they do.
+    pub fn new(backends: usize, kv_tokens: Option<u32>) -> Plain {
         let options = Options { memory_bytes: TRIE_BYTES, slots: backends };
         let trie = Trie::new(&options).expect("these options are valid");
-        Plain { fleet: Fleet::new(backends, 1, Tenants::new(0, 0)), trie }
+        let fleet = Fleet::new(backends, 1, Tenants::new(0, 0));
+        for slot in 0..backends as u16 {
+            kv_tokens.inspect(|&tokens| fleet.cache(slot).set_capacity_tokens(tokens.into()));
+        }
+        Plain { fleet, trie }
     }
 }
 
@@ -47,6 +54,7 @@ struct Sent<'a> {
     uncached_tokens: u32,
     slowdown: f64,
     lesson: Lesson,
+    taking: Taking<'a>,
     in_flight: InFlight<'a>,
     computing: Computing<'a>,
 }
@@ -60,6 +68,9 @@ pub struct Router<'a> {
     sent: Vec<Option<Sent<'a>>>,
     matches: Matches,
     key: Vec<u64>,
+    outlooks: Vec<Outlook>,
+    /// Seconds of work of a usual prompt.
+    usual_s: f64,
     pub chosen: usize,
 }
 
@@ -74,20 +85,23 @@ impl<'a> Router<'a> {
             sent: (0..requests).map(|_| None).collect(),
             matches: Matches::new(backends),
             key: Vec::new(),
+            outlooks: Vec::new(),
+            usual_s: 0.0,
             chosen: 0,
         }
     }
 
-    /// Chooses a backend and counts the request there. `others`: what other routers have in flight, as far as is known.
+    /// Chooses a backend and counts the request there; `None`: it is held. `waited_s`: so long it has been. `others`: what other
+    /// routers have in flight, as far as is known.
     pub fn send(
         &mut self,
         number: usize,
         request: &Request,
-        now_s: f64,
+        (now_s, waited_s): (f64, f64),
         engines: &[Engine],
         others: &[Ledger],
         random: &mut Random,
-    ) -> usize {
+    ) -> Option<usize> {
         let now_ns = (now_s * 1e9) as u64;
         self.sum_arrivals(now_s);
         write_key(request, &mut self.key);
@@ -96,12 +110,23 @@ impl<'a> Router<'a> {
         let (backend, work_s, slowdown) = match self.policy {
             Policy::Ttft(ttft) => {
                 let expected = self.by_ttft(ttft, request, engines, now_ns, random);
+                let ask = Ask { index: expected.index, work_s: expected.work_s, waited_s, usual_s: self.usual_s };
+                if waited_s < ttft.hold_s && hold::holds(&ask, &self.outlooks, &ttft.speed) {
+                    return None;
+                }
+                self.usual_s = hold::usual(self.usual_s, expected.work_s);
                 (expected.index, expected.work_s, expected.slowdown)
             }
             policy => (self.by_view(policy, request, engines, others, random), 0.0, 1.0),
         };
         let slot = backend as u16;
         let known = self.matches.of(slot).unwrap_or(Match { slot, chunks: 0, fresh: 0, age: 0 });
+        let believed = self.believed(slot);
+        let cache = self.plain.fleet.cache(slot);
+        let new = self.key.len() as u32 - believed;
+        if cache.capacity_tokens() > 0 {
+            self.plain.trie.advance(slot, known.chunks - believed);
+        }
         let uncached_tokens = request.prompt_tokens - cached(&engines[backend], request);
         let fleet = &self.plain.fleet;
         fleet.arrivals.count(0, slot);
@@ -110,13 +135,15 @@ impl<'a> Router<'a> {
             backend,
             uncached_tokens,
             slowdown,
-            lesson: Lesson { marked: known.chunks, fresh: known.fresh, age: known.age, found: 0 },
+            lesson: Lesson { marked: known.chunks, fresh: believed, age: known.age, found: 0 },
+            taking: cache.begin(new, known.chunks - believed),
             in_flight: fleet.load(slot).begin(u64::from(request.prompt_tokens * TOKEN_BYTES)),
-            computing: fleet.prefill(slot).begin(work_s, u64::from(request.prompt_tokens), now_ns),
+            computing: fleet.prefill(slot).begin(work_s, u64::from(request.prompt_tokens), true, now_ns),
         });
         let holder = Holder { slot, generation: self.plain.trie.generation(slot) };
         self.plain.trie.insert_found(&self.key, holder, &self.matches);
-        backend
+        self.set_horizon(slot);
+        Some(backend)
     }
 
     pub fn first_token(&mut self, number: usize, now_s: f64) {
@@ -128,7 +155,7 @@ impl<'a> Router<'a> {
 
     /// The answer has ended; its usage says how many tokens were found in the cache.
     pub fn finished(&mut self, number: usize, request: &Request, cached_tokens: u32) {
-        let Some(sent) = self.sent[number].take() else { return };
+        let Some(mut sent) = self.sent[number].take() else { return };
         self.ledgers[sent.backend].finished(request.prompt_tokens);
         if !matches!(self.policy, Policy::Ttft(_)) {
             return;
@@ -139,9 +166,30 @@ impl<'a> Router<'a> {
         if belief.learn(lesson) {
             self.plain.trie.raise(slot);
         }
-        let dropped = lesson.marked.saturating_sub(lesson.found);
-        self.plain.trie.advance(slot, dropped + request.output_tokens / CHUNK_TOKENS);
-        self.plain.trie.set_horizon(slot, belief.reach_chunks());
+        let answer = request.output_tokens / CHUNK_TOKENS;
+        if self.plain.fleet.cache(slot).capacity_tokens() > 0 {
+            let came = Came { believed: lesson.fresh, found: lesson.found, answer };
+            self.plain.trie.advance(slot, came.moves());
+            write_key(request, &mut self.key);
+            let holder = Holder { slot, generation: self.plain.trie.generation(slot) };
+            self.plain.trie.insert(&self.key, holder);
+            sent.taking.ended(came);
+            drop(sent);
+        } else {
+            let dropped = lesson.marked.saturating_sub(lesson.found);
+            self.plain.trie.advance(slot, dropped + answer);
+        }
+        self.set_horizon(slot);
+    }
+
+    fn set_horizon(&self, slot: u16) {
+        self.plain.trie.set_horizon(slot, self.plain.fleet.reach_chunks(slot, CHUNK_TOKENS.into()));
+    }
+
+    /// Leading chunks of the key that the backend is believed to hold.
+    fn believed(&self, slot: u16) -> u32 {
+        let found = self.matches.of(slot);
+        found.map_or(0, |found| self.plain.fleet.cache(slot).believed(found.chunks, found.fresh, found.age))
     }
 
     fn by_ttft(
@@ -152,23 +200,25 @@ impl<'a> Router<'a> {
         now_ns: u64,
         random: &mut Random,
     ) -> Expected {
-        let outlooks: Vec<Outlook> = (0..self.ledgers.len() as u16)
-            .map(|slot| {
-                let seen = self.plain.fleet.prefill(slot).look(now_ns);
-                let held = self.matches.of(slot).map_or(0, |found| found.fresh) * CHUNK_TOKENS;
-                let held = if ttft.exact { cached(&engines[usize::from(slot)], request) } else { held };
-                Outlook {
-                    held_tokens: held.into(),
-                    queue_s: seen.queue_s,
-                    factor: seen.factor,
-                    busy: seen.busy,
-                    decoding: seen.decoding,
-                    kv_tokens: seen.kv_tokens,
-                }
-            })
-            .collect();
+        let mut outlooks = std::mem::take(&mut self.outlooks);
+        outlooks.clear();
+        outlooks.extend((0..self.ledgers.len() as u16).map(|slot| {
+            let seen = self.plain.fleet.prefill(slot).look(now_ns);
+            let held = self.believed(slot) * CHUNK_TOKENS;
+            let held = if ttft.exact { cached(&engines[usize::from(slot)], request) } else { held };
+            Outlook {
+                held_tokens: held.into(),
+                queue_s: seen.queue_s,
+                factor: seen.factor,
+                busy: seen.busy,
+                computing: seen.computing,
+                decoding: seen.decoding,
+                kv_tokens: seen.kv_tokens,
+            }
+        }));
+        self.outlooks = outlooks;
         let prompt = f64::from(request.prompt_tokens);
-        let expected = route::ttft::choose(prompt, &outlooks, &ttft.speed, &ttft.price, random.word());
+        let expected = route::ttft::choose(prompt, &self.outlooks, &ttft.speed, &ttft.price, random.word());
         expected.expect("there are backends")
     }
 

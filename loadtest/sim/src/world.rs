@@ -1,5 +1,7 @@
 //! One run: arrivals, routers and engines on one clock.
 
+use trieway::route::hold;
+
 use crate::engine::{Engine, Event, Speed};
 use crate::policy::Policy;
 use crate::pool::BLOCK_TOKENS;
@@ -8,6 +10,9 @@ use crate::router::{Plain, Router};
 use crate::stats::{Outcome, Run};
 use crate::trace::Trace;
 use crate::view::Ledger;
+
+/// Requests that a router tries again when one thing has changed.
+const MOST_ASKED: usize = 16;
 
 /// The fleet and the traffic of a run.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +30,8 @@ pub struct Setup {
 
 /// Plays the whole trace and returns what each request met.
 pub fn play(trace: &Trace, setup: &Setup, policy: &Policy, seed: u64) -> Run {
-    let plains: Vec<Plain> = (0..setup.routers).map(|_| Plain::new(setup.backends)).collect();
+    let told = matches!(policy, Policy::Ttft(ttft) if ttft.told_kv).then_some(setup.kv_tokens);
+    let plains: Vec<Plain> = (0..setup.routers).map(|_| Plain::new(setup.backends, told)).collect();
     let mut world = World::new(trace, setup, policy, &plains, seed);
     for (now_s, request) in trace.arrivals(setup.scale, seed) {
         world.run_until(now_s);
@@ -49,6 +55,8 @@ struct World<'a> {
     events: Vec<Event>,
     random: Random,
     now_s: f64,
+    /// By router, what it holds.
+    held: Vec<Vec<usize>>,
 }
 
 impl<'a> World<'a> {
@@ -69,6 +77,7 @@ impl<'a> World<'a> {
             events: Vec::new(),
             random: Random::new(seed ^ 0x5eed),
             now_s: 0.0,
+            held: vec![Vec::new(); setup.routers],
         }
     }
 
@@ -79,8 +88,9 @@ impl<'a> World<'a> {
             let Some(at) = next.filter(|&at| self.ends_s[at] <= until_s && self.ends_s[at].is_finite()) else { return };
             self.now_s = self.ends_s[at];
             self.engines[at].end_pass(&self.trace.requests, &mut self.events);
-            self.tell_events();
+            let stirred = self.tell_events();
             self.start_pass(at, self.now_s);
+            self.release(stirred);
         }
     }
 
@@ -92,33 +102,70 @@ impl<'a> World<'a> {
     fn arrive(&mut self, now_s: f64, number: usize) {
         self.refresh_others(now_s);
         let router = if self.routers.len() > 1 { self.random.below(self.routers.len()) } else { 0 };
+        self.outcomes[number] = Outcome { arrived_s: now_s, router, ..Outcome::default() };
+        if !self.send(number, now_s) {
+            self.held[router].push(number);
+        }
+    }
+
+    /// False: the router holds it.
+    fn send(&mut self, number: usize, now_s: f64) -> bool {
+        let Outcome { router, arrived_s, .. } = self.outcomes[number];
         let request = &self.trace.requests[number];
-        let others = &self.others[router];
-        let at = self.routers[router].send(number, request, now_s, &self.engines, others, &mut self.random);
-        self.outcomes[number] = Outcome { arrived_s: now_s, router, backend: at, ..Outcome::default() };
+        let (others, times) = (&self.others[router], (now_s, now_s - arrived_s));
+        let sent = self.routers[router].send(number, request, times, &self.engines, others, &mut self.random);
+        let Some(at) = sent else { return false };
+        self.outcomes[number].backend = at;
         self.engines[at].submit(number);
         if self.ends_s[at].is_infinite() {
             self.start_pass(at, now_s);
         }
+        true
     }
 
-    fn tell_events(&mut self) {
+    /// Something has changed for these routers: the most urgent of what they hold is tried again. The engines have begun
+    /// their next passes by then.
+    fn release(&mut self, mut stirred: Vec<usize>) {
+        stirred.sort_unstable();
+        stirred.dedup();
+        for router in stirred {
+            let mut held = std::mem::take(&mut self.held[router]);
+            let urgency = |&number: &usize| {
+                let cold_s = self.setup.speed.cold_prefill_s(self.trace.requests[number].prompt_tokens);
+                hold::urgency(self.now_s - self.outcomes[number].arrived_s, cold_s)
+            };
+            held.sort_by(|a, b| urgency(b).total_cmp(&urgency(a)));
+            let mut asked = 0;
+            held.retain(|&number| {
+                asked += 1;
+                asked > MOST_ASKED || !self.send(number, self.now_s)
+            });
+            self.held[router] = held;
+        }
+    }
+
+    /// The routers that were told something.
+    fn tell_events(&mut self) -> Vec<usize> {
+        let mut told = Vec::new();
         for event in self.events.drain(..) {
             match event {
                 Event::FirstToken { request, cached_tokens } => {
                     let outcome = &mut self.outcomes[request];
                     outcome.first_token_s = self.now_s;
                     outcome.cached_tokens = cached_tokens;
+                    told.push(outcome.router);
                     self.routers[outcome.router].first_token(request, self.now_s);
                 }
                 Event::Finished { request } => {
                     let outcome = &mut self.outcomes[request];
                     outcome.finished_s = self.now_s;
                     let of = &self.trace.requests[request];
+                    told.push(outcome.router);
                     self.routers[outcome.router].finished(request, of, outcome.cached_tokens);
                 }
             }
         }
+        told
     }
 
     fn refresh_others(&mut self, now_s: f64) {

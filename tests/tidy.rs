@@ -258,6 +258,7 @@ fn the_check_has_all_its_steps_and_is_what_ci_calls() {
         "cargo clippy --workspace --all-targets",
         "cargo nextest run --workspace",
         "TRIEWAY_TEST_IO=epoll cargo nextest run",
+        "cargo update --quiet --workspace --locked",
         "loom_tests",
         "benches/instructions",
         "cargo doc",

@@ -93,6 +93,10 @@ impl Times {
         }
     }
 
+    pub fn merge(&mut self, others: &Times) {
+        self.0.iter_mut().zip(&others.0).for_each(|(count, more)| *count += more);
+    }
+
     pub fn quantile(&self, share: f64) -> u64 {
         let all: u64 = self.0.iter().map(|&count| u64::from(count)).sum();
         let mut left = (all as f64 * share) as u64;

@@ -44,6 +44,25 @@ fn user(name: &'static str, json: &str) -> Case {
     chat(name, &[("user", json.to_owned(), text)])
 }
 
+/// Seven turns of 6 KB together: the routed prompt of everyday.
+fn conversation() -> Case {
+    let turn = |number: usize| {
+        let text = format!("{number} {}", TEXT.repeat(9));
+        (if number % 2 == 0 { "user" } else { "assistant" }, text.clone(), text)
+    };
+    chat("conversation", &(0..7).map(turn).collect::<Vec<_>>())
+}
+
+/// The same in short lines, with a quotation in each.
+fn lines() -> Case {
+    let turn = |number: usize| {
+        let text = format!("{}\n\"{}\" ", &TEXT[..50], &TEXT[..20]).repeat(11);
+        let json = text.replace('"', "\\\"").replace('\n', "\\n");
+        (if number % 2 == 0 { "user" } else { "assistant" }, json, text)
+    };
+    chat("lines", &(0..7).map(turn).collect::<Vec<_>>())
+}
+
 fn turns() -> Case {
     let turn = |number: usize| {
         let role = if number % 2 == 0 { "user" } else { "assistant" };
@@ -106,6 +125,8 @@ fn cases() -> Vec<Case> {
         user("line breaks", &format!("{}\\n", &TEXT[..60]).repeat(1_600)),
         user("code", &code.repeat(1_600)),
         user("escaped script", &r"\u4e2d\u6587\uff0c".repeat(5_000)),
+        conversation(),
+        lines(),
         turns(),
         tokens(),
         tools(),

@@ -1,4 +1,4 @@
-# The proxies that scripts/bench compares: how each is found, started and told apart. Sourced, after common.sh.
+# The proxies that scripts/bench and quality.sh compare: how each is found, started and told apart. Sourced, after common.sh.
 #
 # A rival that is not installed is left out, and said so. Python ones are looked for on PATH, then in
 # $TRIEWAY_RIVALS/NAME/bin (a virtual environment each; ~/.cache/trieway-rivals by default).
@@ -34,14 +34,14 @@ version_of() {
   esac
 }
 
-nginx_conf() { # DIR PORT BACKEND
+nginx_conf() { # DIR PORT BACKENDS
   cat <<CONF
 daemon off; worker_processes 1; pid $1/pid; error_log $1/error.log;
 events { worker_connections 4096; }
 http {
   access_log off; keepalive_requests 1000000000; client_max_body_size 64m; client_body_buffer_size 256k;
   client_body_temp_path $1/b; proxy_temp_path $1/p; fastcgi_temp_path $1/f; uwsgi_temp_path $1/u; scgi_temp_path $1/s;
-  upstream engine { server 127.0.0.1:$3; keepalive 256; keepalive_requests 1000000000; keepalive_timeout 4s; }
+  upstream engine { $(printf 'server 127.0.0.1:%s; ' $3)keepalive 256; keepalive_requests 1000000000; keepalive_timeout 4s; }
   server {
     listen 127.0.0.1:$2;
     location / { proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection ""; }
@@ -50,7 +50,7 @@ http {
 CONF
 }
 
-haproxy_conf() { # PORT BACKEND
+haproxy_conf() { # PORT BACKENDS
   cat <<CONF
 global
   nbthread 1
@@ -65,17 +65,20 @@ frontend f
   default_backend b
 backend b
   http-reuse always
-  server engine 127.0.0.1:$2
+$(for port in $2; do printf '  server engine%s 127.0.0.1:%s\n' "$port" "$port"; done)
 CONF
 }
 
-# run_proxy NAME PORT BACKEND DIR : the proxy in the foreground's place, in front of one backend on loopback.
+# run_proxy NAME PORT BACKENDS DIR : the proxy in the foreground's place, in front of backends on loopback: their ports, by
+# spaces.
 run_proxy() {
-  local program
+  local program urls
+  urls=$(printf 'http://127.0.0.1:%s ' $3)
+  urls=${urls% }
   program=$(program_of "$1")
   case $1 in
     trieway)
-      exec $leash $pin_router "$program" --host 127.0.0.1 --port "$2" --static-backends "http://127.0.0.1:$3" --workers 1 \
+      exec $leash $pin_router "$program" --host 127.0.0.1 --port "$2" --static-backends "${urls// /,}" --workers 1 \
         ${ROUTER_FLAGS:-}
       ;;
     nginx)
@@ -87,11 +90,11 @@ run_proxy() {
       exec $leash $pin_router "$program" -db -f "$4/haproxy.cfg"
       ;;
     vllm-router)
-      exec $leash $pin_router "$program" --host 127.0.0.1 --port "$2" --worker-urls "http://127.0.0.1:$3" \
+      exec $leash $pin_router "$program" --host 127.0.0.1 --port "$2" --worker-urls $urls \
         --policy cache_aware --log-level error --prometheus-host 127.0.0.1 --prometheus-port "$(($2 + 1))"
       ;;
     *)
-      exec $leash $pin_router "$program" launch --host 127.0.0.1 --port "$2" --worker-urls "http://127.0.0.1:$3" \
+      exec $leash $pin_router "$program" launch --host 127.0.0.1 --port "$2" --worker-urls $urls \
         --policy cache_aware --log-level error --prometheus-host 127.0.0.1 --prometheus-port "$(($2 + 1))"
       ;;
   esac
@@ -99,7 +102,7 @@ run_proxy() {
 
 declare -A proxy_pid proxy_port
 
-# start_proxy KEY NAME BACKEND : on a free port, ready to pass requests on. False: it did not start, and a line says why.
+# start_proxy KEY NAME BACKENDS : on a free port, ready to pass requests on. False: it did not start, and a line says why.
 start_proxy() {
   local dir=$work/$1 port pid
   mkdir -p "$dir"

@@ -1,5 +1,8 @@
 //! The router's process: read the configuration, start the workers, run the control plane until it has drained.
 
+#[allow(unsafe_code, reason = "asks the allocator, which is C, to give memory back")]
+mod allocator;
+
 use std::process::ExitCode;
 
 use trieway::config::{self, Config, Failure, Policy, TopOptions};
@@ -7,9 +10,6 @@ use trieway::control::{self, Control};
 use trieway::data;
 use trieway::shared::Shared;
 use trieway::trie::{self, Trie};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A wrong flag, an address in use, a limit that is too low: nothing was started.
 const BAD_START: u8 = 2;
@@ -97,7 +97,7 @@ fn start(mut config: Config) -> Result<(Control, &'static Shared), String> {
         tracing::warn!("{line}");
     }
     tracing::info!("trieway {} listening on {shown}: {}", env!("CARGO_PKG_VERSION"), summary(&shared.config, driver));
-    Ok((control.with_listeners(heirlooms), shared))
+    Ok((control.with_listeners(heirlooms).with_upkeep(allocator::give_back), shared))
 }
 
 /// The start line's facts: workers, io mode, backends, policy.

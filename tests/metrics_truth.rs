@@ -22,6 +22,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "trieway_engine_kv_cache_usage_ratio",
             "trieway_prefill_busy_ratio",
             "trieway_prompt_bytes_per_token",
+            // A backend that restarts in the instant between the choice and the connection: no traffic can time that.
+            "trieway_trie_void_inserts_total",
         ],
     ),
     // What `ttft` learns, and the shadow policy.
@@ -39,6 +41,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         ],
     ),
     ("tests/splice.rs", &["trieway_worker_spliced_bytes_total", "trieway_worker_splice_pipes"]),
+    ("tests/coalescing.rs", &["trieway_worker_coalesced_reads_total"]),
     ("tests/workers.rs", &["trieway_worker_handed_over_connections_total"]),
     ("tests/exhaustion.rs", &["trieway_panics_total"]),
     // Compared nowhere: only the kernel makes an accept fail, and the limits see to it that it has no reason to.
@@ -318,6 +321,27 @@ fn a_full_trie_evicts() {
     page.is("trieway_trie_inserts_total", &[], 40.0);
     page.is_within("trieway_trie_evicted_nodes_total", &[], 10.0, 1e6);
     page.is_within("trieway_trie_used_bytes", &[], 1e6, f64::from(2 << 20));
+    let refused = page.sum("trieway_trie_refused_inserts_total", &[]);
+    // Its chunks alone are more than the trie may hold.
+    assert_eq!(client.post("/v1/completions", &completion("m", &text(99, 5_000_000))).status, 200);
+    Page::of(&router).is("trieway_trie_refused_inserts_total", &[], refused + 1.0);
+}
+
+#[test]
+fn what_a_restarted_backend_held_is_cleared() {
+    let origin = Origin::plain();
+    // So little memory that the whole table is swept in two seconds.
+    let flags = ["--workers", "1", "--prefix-memory", "1MiB", "--static-backend-health-check-interval", "1"];
+    let router = Router::in_front_of(&[origin.url()], &flags);
+    assert_eq!(router.post("/v1/completions", &completion("m", &text(1, 1_000))).status, 200);
+    let page = Page::of(&router);
+    page.is("trieway_trie_nodes", &[], 1.0);
+    page.is("trieway_trie_swept_nodes_total", &[], 0.0);
+    let address = origin.kill();
+    eventually("it is down", || Page::of(&router).sum("trieway_backend_state", &["state=\"down\""]) == 1.0);
+    let _back = Origin::start_at(address, &["m"], |peer, _| peer.send(ok("{}")));
+    eventually("its run is cleared", || Page::of(&router).sum("trieway_trie_swept_nodes_total", &[]) == 1.0);
+    Page::of(&router).is("trieway_trie_nodes", &[], 0.0);
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub const ALL: &[(&str, Case)] = &[
     ("parse_head", parse_head),
     ("scan_6k", scan),
     ("key_hash_6k", key_hash),
+    ("lines_6k", lines),
     ("lookup_6k", lookup),
     ("choose_8", choose),
     ("forward_both", forward_both),
@@ -73,15 +74,19 @@ fn forward_both(turns: u64) {
     }
 }
 
-/// A conversation of seven turns.
-fn body() -> Vec<u8> {
+/// A conversation of seven turns, each of so many times `text`.
+fn conversation(text: &str, times: usize) -> Vec<u8> {
     let turn = |number: usize| {
         let role = if number.is_multiple_of(2) { "user" } else { "assistant" };
-        let text = format!("{number} The quick brown fox jumps over the lazy dog. ").repeat(18);
+        let text = format!("{number} {text} ").repeat(times);
         format!(r#"{{"role":"{role}","content":"{text}"}}"#)
     };
     let messages: Vec<_> = (0..7).map(turn).collect();
     format!(r#"{{"model":"fake-llm","max_tokens":8,"messages":[{}]}}"#, messages.join(",")).into_bytes()
+}
+
+fn body() -> Vec<u8> {
+    conversation("The quick brown fox jumps over the lazy dog.", 18)
 }
 
 fn scan(turns: u64) {
@@ -96,6 +101,18 @@ fn key_hash(turns: u64) {
     assert!(scan.read(&body).is_ok());
     for _ in 0..turns {
         chunks.start(prompt::namespace(0, b"fake-llm", &scan, black_box(&body), Endpoint::Chat));
+        prompt::key(Endpoint::Chat, &scan, &body, &mut chunks);
+        assert!(black_box(chunks.key()).len() > 40);
+    }
+}
+
+/// Scan and key of short lines with a quotation in each.
+fn lines(turns: u64) {
+    let body = conversation(r#"The quick brown fox jumps over\nthe \"lazy\" dog, \u00e9."#, 14);
+    let (mut scan, mut chunks) = (Scan::default(), Chunks::new(DEFAULT_CHUNK_BYTES));
+    for _ in 0..turns {
+        assert!(scan.read(black_box(&body)).is_ok());
+        chunks.start(prompt::namespace(0, b"fake-llm", &scan, &body, Endpoint::Chat));
         prompt::key(Endpoint::Chat, &scan, &body, &mut chunks);
         assert!(black_box(chunks.key()).len() > 40);
     }

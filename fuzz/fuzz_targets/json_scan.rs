@@ -5,9 +5,10 @@
 mod prompt_oracle;
 
 use libfuzzer_sys::fuzz_target;
-use trieway::prompt::{Chunks, Endpoint, Scan, key};
+use trieway::prompt::{Chunks, Scan, key};
 
-const CHUNK_BYTES: usize = 16;
+/// The smallest chunks, which show most of the key, and those that have a hash of their own.
+const CHUNK_BYTES: [usize; 2] = [16, 128];
 const SEED: u64 = 7;
 
 fuzz_target!(|body: &[u8]| {
@@ -15,16 +16,19 @@ fuzz_target!(|body: &[u8]| {
     let read = scan.read(body).is_ok();
     assert_eq!(read, prompt_oracle::is_object(&prompt_oracle::strict(body)), "{}", body.escape_ascii());
     for endpoint in prompt_oracle::ENDPOINTS {
-        let mut chunks = Chunks::new(CHUNK_BYTES);
-        chunks.start(SEED);
-        key(endpoint, &scan, body, &mut chunks);
         // What serde_json reads less of (names with a lone surrogate, bytes that are no UTF-8) is compared no further.
         let text = str::from_utf8(body).ok().filter(|text| prompt_oracle::is_object(text));
-        match text.map(|text| prompt_oracle::canonical(endpoint, text)) {
-            Some(Ok(bytes)) if read => {
-                assert_eq!(chunks.key(), prompt_oracle::chunked(SEED, &bytes, CHUNK_BYTES), "{endpoint:?}");
+        let canonical = text.map(|text| prompt_oracle::canonical(endpoint, text));
+        for chunk_bytes in CHUNK_BYTES {
+            let mut chunks = Chunks::new(chunk_bytes);
+            chunks.start(SEED);
+            key(endpoint, &scan, body, &mut chunks);
+            match &canonical {
+                Some(Ok(bytes)) if read => {
+                    assert_eq!(chunks.key(), prompt_oracle::chunked(SEED, bytes, chunk_bytes), "{endpoint:?}");
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
 });

@@ -13,7 +13,7 @@ pub struct Options {
     pub reports: Vec<String>,
 }
 
-const WIDTH: usize = 16;
+const WIDTH: usize = 18;
 
 /// Prints the table. Errors: a file that cannot be read or is no report.
 pub fn run(options: &Options) -> Result<ExitCode, String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use super::{IoMode, LogFormat, LogLevel, Policy, SpliceMode, parse_size};
+use super::{CoalesceMode, IoMode, LogFormat, LogLevel, Policy, SpliceMode, parse_size};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -350,6 +350,9 @@ pub(super) struct Args {
     /// Whether large answers of known length go from socket to socket without a copy
     #[arg(long, env = "TRIEWAY_SPLICE", value_enum, default_value_t = SpliceMode::Auto, help_heading = "Workers", value_name = "MODE")]
     pub(super) splice: SpliceMode,
+    /// Whether events of a stream that come faster than one a millisecond are sent on together
+    #[arg(long, env = "TRIEWAY_COALESCE", value_enum, default_value_t = CoalesceMode::Auto, help_heading = "Workers", value_name = "MODE")]
+    pub(super) coalesce: CoalesceMode,
 
     /// Seconds between two readings of the engines' /metrics
     #[arg(long, env = "TRIEWAY_ENGINE_STATS_INTERVAL", default_value = "5", value_parser = seconds, help_heading = "Observing", value_name = "SECONDS")]

@@ -101,6 +101,7 @@ fn config(args: Args) -> Result<Config, String> {
         workers,
         io: args.io,
         splice: args.splice,
+        coalesce: args.coalesce,
         pin,
         backends,
         kubernetes,

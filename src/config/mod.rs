@@ -38,6 +38,7 @@ pub struct Config {
     pub workers: usize,
     pub io: IoMode,
     pub splice: SpliceMode,
+    pub coalesce: CoalesceMode,
     pub pin: Pin,
     /// Empty when they are discovered.
     pub backends: Vec<StaticBackend>,
@@ -110,6 +111,14 @@ pub enum SpliceMode {
     /// Large bodies of known length are spliced.
     Auto,
     /// Every body is copied.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CoalesceMode {
+    /// Events of a stream that come faster than one a millisecond are taken together.
+    Auto,
+    /// Each is taken as it comes.
     Never,
 }
 

@@ -253,6 +253,7 @@ fn workers(writer: &mut Writer, shards: &[Shard]) {
     });
     per_worker(&names::WORKER_REQUESTS_TOTAL, |shard| shard.requests.get());
     per_worker(&names::WORKER_SPLICED_BYTES_TOTAL, |shard| shard.spliced_bytes.get());
+    per_worker(&names::WORKER_COALESCED_READS_TOTAL, |shard| shard.beats.get());
     let mut family = writer.family(&names::WORKER_CPU_SECONDS_TOTAL);
     for (number, shard) in numbers.iter().zip(shards) {
         let thread = Some(shard.thread_id.load(Relaxed)).filter(|id| *id != 0);
@@ -293,7 +294,10 @@ fn trie(writer: &mut Writer, plane: &Plane) {
         (&names::TRIE_NODES, stats.nodes as f64),
         (&names::TRIE_CHUNKS, stats.chunks as f64),
         (&names::TRIE_INSERTS_TOTAL, stats.inserts as f64),
+        (&names::TRIE_VOID_INSERTS_TOTAL, stats.void_inserts as f64),
+        (&names::TRIE_REFUSED_INSERTS_TOTAL, stats.refused_inserts as f64),
         (&names::TRIE_EVICTED_NODES_TOTAL, stats.evicted_nodes as f64),
+        (&names::TRIE_SWEPT_NODES_TOTAL, stats.swept_nodes as f64),
     ] {
         writer.family(metric).value(&[], value);
     }

@@ -10,6 +10,7 @@ use crate::fleet::belief::Lesson;
 use crate::metrics::names;
 use crate::metrics::shard::{BOUNDS_US, ErrorKind, MATCH_BOUNDS_BYTES, Rejected};
 use crate::route::Reason;
+use crate::trie::Holder;
 
 const ENGINE: &str = "\
 vllm:num_requests_running 3
@@ -124,4 +125,29 @@ fn what_an_engine_does_not_say_has_no_sample() {
         assert!(of("http://a:1", name) && !of("http://b:2", name), "{name}");
     }
     assert!(of("http://b:2", "vllm:num_prefill_requests"));
+}
+
+#[test]
+fn the_trie_counts_what_it_did_not_write_and_what_it_cleared() {
+    let plane = quiet_plane("--static-backends http://a:1 --static-models m");
+    let trie = &plane.shared.trie;
+    let figure = |name: &str| {
+        let page = text(&plane);
+        let line = page.lines().find(|line| metric(line) == name && !line.starts_with('#'));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("a sample")
+    };
+    let [void, refused, swept] = ["void_inserts", "refused_inserts", "swept_nodes"]
+        .map(|name| move || figure(&format!("trieway_trie_{name}_total")));
+    let now = Holder { slot: 0, generation: trie.generation(0) };
+    trie.insert(&[1, 2, 3], now);
+    assert_eq!([void(), refused(), swept()], [0; 3]);
+    let generation = trie.raise(0);
+    trie.insert(&[1, 2, 3], now);
+    assert_eq!(void(), 1);
+    // More ticks than it takes to go through the whole table once.
+    (0..1_000).for_each(|_| trie.tick());
+    assert_eq!([void(), refused(), swept()], [1, 0, 1]);
+    let larger_than_the_trie: Vec<u64> = (1..1 << 20).collect();
+    trie.insert(&larger_than_the_trie, Holder { slot: 0, generation });
+    assert_eq!([void(), refused(), swept()], [1, 1, 1]);
 }

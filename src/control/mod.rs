@@ -49,6 +49,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -67,11 +68,15 @@ pub use state_file::check as check_state_file;
 /// Threads for name lookups, which block. More of them than this wait for one another.
 const LOOKUP_THREADS: usize = 8;
 
+/// Period of the process's upkeep.
+const UPKEEP: Duration = Duration::from_secs(2);
+
 /// The control plane before it runs: its socket is bound, so that its name can be told to the workers.
 pub struct Control {
     runtime: Runtime,
     socket: AdminSocket,
     listeners: Vec<OwnedFd>,
+    upkeep: fn(),
 }
 
 impl Control {
@@ -85,7 +90,7 @@ impl Control {
             let _entered = runtime.enter();
             AdminSocket::bind()?
         };
-        Ok((Control { runtime, socket, listeners: Vec::new() }, name))
+        Ok((Control { runtime, socket, listeners: Vec::new(), upkeep: || () }, name))
     }
 
     /// These are the workers' listening sockets, to be passed on in a handover.
@@ -94,10 +99,16 @@ impl Control {
         Control { listeners, ..self }
     }
 
+    /// What the process wants done now and then.
+    #[must_use]
+    pub fn with_upkeep(self, upkeep: fn()) -> Self {
+        Control { upkeep, ..self }
+    }
+
     /// Runs on the calling thread until a signal has asked for the end and the workers' connections have ended, or their
     /// time is up.
     pub fn run(self, shared: &'static Shared) -> ExitReason {
-        let Control { runtime, socket, listeners } = self;
+        let Control { runtime, socket, listeners, upkeep } = self;
         let reason = runtime.block_on(async {
             let plane = Arc::new(Plane::new(shared));
             // First of all: from here on a signal drains instead of killing.
@@ -110,6 +121,7 @@ impl Control {
             let state_file = shared.config.state_file.as_deref();
             begin(&plane, state_file);
             tokio::spawn(aggregate::run(plane.clone()));
+            tokio::spawn(keep_up(upkeep));
             tokio::spawn(reload::run(plane.clone(), reload::hangups()));
             tokio::spawn(admin::serve(socket, plane.clone()));
             if let Some(interval) = shared.config.log.stats_interval {
@@ -129,6 +141,14 @@ impl Control {
         // A name lookup that hangs must not hold up the exit.
         runtime.shutdown_background();
         reason
+    }
+}
+
+async fn keep_up(upkeep: fn()) {
+    let mut period = tokio::time::interval(UPKEEP);
+    loop {
+        period.tick().await;
+        upkeep();
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
 //! top to bottom, with `request` (reading it), `plan` (where it goes), `admission` and `queue` (whether it may go now),
-//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large), `tunnel` (a WebSocket), `forecast` and
+//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a WebSocket), `forecast` and
 //! `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and `explain` (what would be chosen). Below them: `client`,
 //! `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
 //!
@@ -27,6 +27,7 @@ mod hold;
 mod inherit;
 mod lease;
 mod mailbox;
+mod pace;
 mod paths;
 mod pin;
 mod pipes;

@@ -1,6 +1,7 @@
 //! The answer's way to the client: one read, one write, one buffer; a large body of known length goes by `splice`.
 //!
-//! While the client takes no bytes, nothing is read from the backend. Each read is forwarded at once. What comes after the
+//! While the client takes no bytes, nothing is read from the backend. Each read is forwarded at once; a stream whose events
+//! come faster than anybody reads is read on a beat (`pace`). What comes after the
 //! framed end is never forwarded. A body that ends early ends early for the client too.
 
 use std::io::IoSlice;
@@ -10,8 +11,10 @@ use super::buffer::{Buffer, LARGE};
 use super::client::Client;
 use super::failure::Failure;
 use super::forecast::Watch;
+use super::pace::{BEAT, Pace};
 use super::socket::{Got, Socket};
 use super::splice;
+use crate::config::CoalesceMode;
 use crate::http::chunked::{Decoder, LAST_CHUNK, Step, write_size};
 use crate::http::fault::BadResponse;
 use crate::http::framing::ResponseBody;
@@ -78,7 +81,7 @@ pub(super) async fn relay(
     let mut rest = Rest::new(answer.body, &client.worker.limits);
     let mut head = answer.head;
     // The clock is asked for streams alone.
-    let mut last_read = rest.is_stream().then(Instant::now);
+    let mut pace = rest.is_stream().then(|| Pace::new(Instant::now()));
     loop {
         let step = rest.take(bytes.filled_mut()).map_err(|bad| match head {
             [] => Failure::Broken(ErrorKind::BadResponse),
@@ -106,11 +109,11 @@ pub(super) async fn relay(
                 *bytes = Buffer::new(&client.worker.blocks, LARGE);
             }
         }
-        let more = read(client, upstream, bytes).await?;
-        if let (Some(last_read), Some(lane)) = (&mut last_read, answer.lane) {
-            let now = Instant::now();
-            lane.gap.observe(now.duration_since(*last_read).as_micros() as u64, &BOUNDS_US);
-            *last_read = now;
+        let held = bytes.len();
+        let more = read(client, upstream, bytes, pace.as_mut()).await?;
+        if let (Some(pace), Some(lane)) = (&mut pace, answer.lane) {
+            let gap = pace.came(Instant::now(), bytes.len() - held);
+            lane.gap.observe(gap.as_micros() as u64, &BOUNDS_US);
         }
         if !more {
             return match rest {
@@ -140,8 +143,19 @@ async fn send(client: &mut Client, head: &[u8], payload: &[u8], chunked: bool, d
 }
 
 /// Waits for the backend's next bytes, with an eye on the client. False: its end.
-async fn read(client: &mut Client, upstream: &mut Socket, bytes: &mut Buffer) -> Result<bool, Failure> {
+async fn read(
+    client: &mut Client,
+    upstream: &mut Socket,
+    bytes: &mut Buffer,
+    pace: Option<&mut Pace>,
+) -> Result<bool, Failure> {
     bytes.make_room();
+    let mut pace = pace.filter(|pace| pace.is_fast() && client.worker.shared.config.coalesce == CoalesceMode::Auto);
+    if pace.is_some() {
+        client.or_gone(monoio::time::sleep(BEAT)).await?;
+        client.worker.shard().beats.add(1);
+        upstream.expect_bytes();
+    }
     loop {
         match upstream.read(bytes.spare()) {
             Ok(Got::Bytes(n)) => {
@@ -149,6 +163,9 @@ async fn read(client: &mut Client, upstream: &mut Socket, bytes: &mut Buffer) ->
                 return Ok(true);
             }
             Ok(Got::Wait) => {
+                if let Some(pace) = pace.take() {
+                    pace.rests();
+                }
                 upstream.due_in(client.worker.shared.config.times.between_bytes);
                 client.or_gone(upstream.readable()).await?.map_err(|_| Failure::Broken(ErrorKind::Broken))?;
             }

@@ -167,6 +167,12 @@ impl Socket {
         self.drained.set(true);
     }
 
+    /// Time has passed since the last read: there may be something again.
+    pub(super) fn expect_bytes(&self) {
+        self.reads.set(0);
+        self.drained.set(false);
+    }
+
     /// Looks at what a read would bring, without taking it.
     pub(super) fn peek(&self) -> io::Result<Got> {
         match now(|| recv(self.fd(), &mut [0_u8; 1], RecvFlags::PEEK))? {
@@ -180,8 +186,7 @@ impl Socket {
     pub(super) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ready = self.reader.as_mut().poll_ready(cx);
         if ready.is_ready() {
-            self.reads.set(0);
-            self.drained.set(false);
+            self.expect_bytes();
         }
         ready
     }

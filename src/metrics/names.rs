@@ -138,6 +138,8 @@ metrics! {
         "CPU time of the worker's thread.";
     WORKER_SPLICED_BYTES_TOTAL Counter "trieway_worker_spliced_bytes_total" ["worker"]
         "Body bytes that went from a backend to a client by splice, without a copy.";
+    WORKER_COALESCED_READS_TOTAL Counter "trieway_worker_coalesced_reads_total" ["worker"]
+        "Reads of streams that waited a millisecond first, because events came faster than that.";
     WORKER_PIPES Gauge "trieway_worker_splice_pipes" ["worker", "state"]
         "Pipes for splicing: busy with an answer, or idle in the pool.";
     REFUSED_TOTAL Counter "trieway_refused_requests_total" ["status"]
@@ -167,8 +169,14 @@ metrics! {
         "Chunks in the trie.";
     TRIE_INSERTS_TOTAL Counter "trieway_trie_inserts_total" []
         "Prompts inserted.";
+    TRIE_VOID_INSERTS_TOTAL Counter "trieway_trie_void_inserts_total" []
+        "Inserts for a backend that was removed or restarted since it was chosen; they did nothing.";
+    TRIE_REFUSED_INSERTS_TOTAL Counter "trieway_trie_refused_inserts_total" []
+        "Inserts that left out the end of their prompt: memory was short, or too many others wrote at the same place.";
     TRIE_EVICTED_NODES_TOTAL Counter "trieway_trie_evicted_nodes_total" []
         "Runs evicted to keep the bound.";
+    TRIE_SWEPT_NODES_TOTAL Counter "trieway_trie_swept_nodes_total" []
+        "Runs cleared away because every backend that held them was removed or restarted.";
 
     INFO Gauge "trieway_info" ["version", "io", "policy"]
         "1; the labels say what runs.";

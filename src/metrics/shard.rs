@@ -217,6 +217,8 @@ pub struct Shard {
     pub accept_errors: Counter,
     /// Body bytes that were spliced from socket to socket; `response_bytes` of a lane has them, too.
     pub spliced_bytes: Counter,
+    /// Reads of streams that waited for a beat.
+    pub beats: Counter,
     /// Pipes for splicing that are open, and those of them that carry an answer now.
     pub pipes_open: Counter,
     pub pipes_busy: Counter,
@@ -240,6 +242,7 @@ impl Default for Shard {
             panics: Counter::default(),
             accept_errors: Counter::default(),
             spliced_bytes: Counter::default(),
+            beats: Counter::default(),
             pipes_open: Counter::default(),
             pipes_busy: Counter::default(),
             thread_id: AtomicI32::new(0),

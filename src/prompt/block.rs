@@ -1,47 +1,34 @@
 //! Sixty-four bytes at a time: which of them are one of two given bytes, as the bits of a word.
 //!
 //! Without a branch for each byte, text full of quotes and escapes costs little more than plain text. A block may begin
-//! anywhere. The loops over arrays are shaped so that the compiler makes vector code of them.
+//! anywhere. How the bits are found depends on the processor: `simd`, or `portable`.
 
+#[cfg(not(target_arch = "x86_64"))]
+use super::portable::{marks, search};
+#[cfg(target_arch = "x86_64")]
+use super::simd::{marks, search};
 use memchr::memchr2;
 
 pub(super) const BLOCK: usize = 64;
-type Block = [u8; BLOCK];
+pub(super) type Block = [u8; BLOCK];
 
-/// After this many blocks without a mark a call into `memchr` pays.
-const NEAR_BLOCKS: usize = 6;
+/// After this many blocks without a mark a call into `memchr` pays: it takes larger steps.
+const NEAR_BLOCKS: usize = 16;
 
-/// One bit of eight for each byte of a word of eight.
-const BITS: Block = {
-    let mut bits = [0; BLOCK];
-    let mut at = 0;
-    while at < BLOCK {
-        bits[at] = 1 << (at % 8);
-        at += 1;
-    }
-    bits
-};
-
-/// Bit `i` says whether byte `i` is `ONE` or `OTHER`. A function by itself, as the next one is: merged with what stands
-/// around it, the compiler no longer sees that the sum of eight bytes is one instruction.
-#[inline(never)]
-fn marks<const ONE: u8, const OTHER: u8>(block: &Block) -> u64 {
-    let marked: Block = std::array::from_fn(|at| if (block[at] == ONE) | (block[at] == OTHER) { BITS[at] } else { 0 });
-    // A sum of distinct bits is their union.
-    let union = |bits: &[u8]| bits.iter().fold(0_u8, |sum, &bit| sum.wrapping_add(bit));
-    u64::from_le_bytes(std::array::from_fn(|word| union(&marked[word * 8..][..8])))
-}
-
-/// Is there any mark?
-#[inline(never)]
-fn is_marked<const ONE: u8, const OTHER: u8>(block: &Block) -> bool {
-    block.iter().fold(false, |any, &byte| any | (byte == ONE) | (byte == OTHER))
-}
-
-/// `N` bytes from `at` on. Where `text` has fewer, `room` takes them, and zeros stand behind the end.
+/// How many blocks come before the first one that `marks` marks, and its marks; none when no block has any.
 #[inline(always)]
-pub(super) fn window<'a, const N: usize>(text: &'a [u8], at: usize, room: &'a mut [u8; N]) -> &'a [u8; N] {
-    let rest = text.get(at..).unwrap_or_default();
+pub(super) fn first_marked(blocks: &[Block], marks: impl Fn(&Block) -> u64) -> (usize, u64) {
+    for (before, block) in blocks.iter().enumerate() {
+        let marks = marks(block);
+        if marks != 0 {
+            return (before, marks);
+        }
+    }
+    (blocks.len(), 0)
+}
+
+/// The first `N` bytes of `rest`. Where it has fewer, `room` takes them, and zeros stand behind the end.
+pub(super) fn window<'a, const N: usize>(rest: &'a [u8], room: &'a mut [u8; N]) -> &'a [u8; N] {
     match rest.first_chunk() {
         Some(bytes) => bytes,
         None => {
@@ -54,20 +41,27 @@ pub(super) fn window<'a, const N: usize>(text: &'a [u8], at: usize, room: &'a mu
 /// The marks of the block that begins at `at`; nothing behind the end of `text` is marked.
 #[inline(always)]
 pub(super) fn marks_at<const ONE: u8, const OTHER: u8>(text: &[u8], at: usize) -> u64 {
-    marks::<ONE, OTHER>(window(text, at, &mut [0; BLOCK]))
+    let rest = text.get(at..).unwrap_or_default();
+    rest.first_chunk().map_or_else(|| marks_of_rest::<ONE, OTHER>(rest), marks::<ONE, OTHER>)
+}
+
+/// The same for the text's last bytes, which fill no block.
+#[inline(never)]
+fn marks_of_rest<const ONE: u8, const OTHER: u8>(rest: &[u8]) -> u64 {
+    marks::<ONE, OTHER>(window(rest, &mut [0; BLOCK]))
 }
 
 /// From `at` on, where the first block with a mark begins, and its marks; `None` when nothing is marked up to the end.
 #[inline(always)]
-pub(super) fn next_marks<const ONE: u8, const OTHER: u8>(text: &[u8], mut at: usize) -> Option<(usize, u64)> {
-    let blocks = text.get(at..)?.as_chunks().0;
-    for block in blocks.iter().take(NEAR_BLOCKS) {
-        if is_marked::<ONE, OTHER>(block) {
-            return Some((at, marks::<ONE, OTHER>(block)));
-        }
-        at += BLOCK;
+pub(super) fn next_marks<const ONE: u8, const OTHER: u8>(text: &[u8], at: usize) -> Option<(usize, u64)> {
+    let blocks: &[Block] = text.get(at..)?.as_chunks().0;
+    let near = blocks.get(..NEAR_BLOCKS).unwrap_or(blocks);
+    let (before, marks) = search::<ONE, OTHER>(near);
+    let at = at + before * BLOCK;
+    if marks != 0 {
+        return Some((at, marks));
     }
-    at += memchr2(ONE, OTHER, text.get(at..)?)?;
+    let at = at + memchr2(ONE, OTHER, text.get(at..)?)?;
     Some((at, marks_at::<ONE, OTHER>(text, at)))
 }
 

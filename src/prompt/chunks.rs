@@ -3,7 +3,7 @@
 //! Knows bytes alone, not where they come from. Invariant: the key depends on the seed and on the bytes fed, not on how
 //! they were cut into pieces.
 
-use xxhash_rust::xxh3::xxh3_64;
+use super::hash::{self, SECRET, Secret};
 
 pub const DEFAULT_CHUNK_BYTES: usize = 128;
 /// Below this a hash would be half as large as what it stands for.
@@ -16,10 +16,13 @@ pub struct Chunks {
     chunk_bytes: usize,
     /// The last hash, or the seed before the first chunk.
     link: u64,
-    /// Bytes of the chunk that is not full yet; always shorter than a chunk between two calls.
-    carry: Vec<u8>,
+    /// Room for a chunk; its first bytes are those of the chunk that is not full yet.
+    carry: Box<[u8]>,
+    /// Less than a chunk between two calls.
+    carried: usize,
     key: Vec<u64>,
     bytes: u64,
+    secret: &'static Secret,
 }
 
 impl Chunks {
@@ -27,13 +30,21 @@ impl Chunks {
     /// When `chunk_bytes` is under [`MIN_CHUNK_BYTES`].
     pub fn new(chunk_bytes: usize) -> Self {
         assert!(chunk_bytes >= MIN_CHUNK_BYTES, "a chunk has at least {MIN_CHUNK_BYTES} bytes");
-        Self { chunk_bytes, link: 0, carry: Vec::with_capacity(chunk_bytes), key: Vec::new(), bytes: 0 }
+        Self {
+            chunk_bytes,
+            link: 0,
+            carry: vec![0; chunk_bytes].into(),
+            carried: 0,
+            key: Vec::new(),
+            bytes: 0,
+            secret: SECRET,
+        }
     }
 
     /// Begins another key; forgets the one before, keeps its memory.
     pub fn start(&mut self, seed: u64) {
         self.link = seed;
-        self.carry.clear();
+        self.carried = 0;
         self.key.clear();
         self.bytes = 0;
     }
@@ -42,32 +53,52 @@ impl Chunks {
     #[inline(always)]
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
-        let room = self.chunk_bytes - self.carry.len();
-        if bytes.len() < room {
-            self.carry.extend_from_slice(bytes);
+        match self.carry.get_mut(self.carried..self.carried + bytes.len()) {
+            Some(room) if self.carried + bytes.len() < self.chunk_bytes => {
+                room.copy_from_slice(bytes);
+                self.carried += bytes.len();
+            }
+            _ => self.feed_across(bytes),
+        }
+    }
+
+    /// Feeds the first `len` of a few bytes. Where the chunk has room for all of them, nothing depends on how many count.
+    #[inline(always)]
+    pub(super) fn feed_few<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
+        if self.carried + len < self.chunk_bytes
+            && let Some(room) = self.carry.get_mut(self.carried..).and_then(<[u8]>::first_chunk_mut)
+        {
+            *room = *bytes;
+            self.carried += len;
+            self.bytes += len as u64;
         } else {
-            self.feed_across(bytes, room);
+            self.feed(&bytes[..len.min(N)]);
         }
     }
 
     /// At least one chunk becomes full.
     #[inline(never)]
-    fn feed_across(&mut self, mut bytes: &[u8], room: usize) {
-        if !self.carry.is_empty() {
-            let (head, rest) = bytes.split_at(room);
-            self.carry.extend_from_slice(head);
-            self.link = fold(self.link, xxh3_64(&self.carry));
+    fn feed_across(&mut self, mut bytes: &[u8]) {
+        if self.carried > 0 {
+            let (head, rest) = bytes.split_at(self.chunk_bytes - self.carried);
+            self.carry[self.carried..].copy_from_slice(head);
+            self.link = fold(self.link, hash::of_any(&self.carry, self.secret));
             self.key.push(self.link);
-            self.carry.clear();
             bytes = rest;
         }
-        let whole = bytes.chunks_exact(self.chunk_bytes);
-        let rest = whole.remainder();
-        self.key.extend(whole.map(|chunk| {
-            self.link = fold(self.link, xxh3_64(chunk));
-            self.link
-        }));
-        self.carry.extend_from_slice(rest);
+        let secret = self.secret;
+        let rest = if self.chunk_bytes == DEFAULT_CHUNK_BYTES {
+            let (whole, rest) = bytes.as_chunks();
+            self.key.extend(links(&mut self.link, whole.iter().map(|chunk| hash::of(chunk, secret))));
+            rest
+        } else {
+            let whole = bytes.chunks_exact(self.chunk_bytes);
+            let rest = whole.remainder();
+            self.key.extend(links(&mut self.link, whole.map(|chunk| hash::of_any(chunk, secret))));
+            rest
+        };
+        self.carry[..rest.len()].copy_from_slice(rest);
+        self.carried = rest.len();
     }
 
     /// One hash for each whole chunk so far.
@@ -88,13 +119,22 @@ impl Chunks {
 /// One link of the chain: both halves of a 128-bit product, as in wyhash (Wang Yi, 2019). The chunks' own hashes do not
 /// depend on each other, so that the processor works on several at once; only this step waits for the one before.
 fn fold(link: u64, hash: u64) -> u64 {
-    let product = u128::from(link ^ hash) * 0x9e37_79b9_7f4a_7c15;
-    (product >> 64) as u64 ^ product as u64
+    hash::product(link ^ hash, 0x9e37_79b9_7f4a_7c15)
+}
+
+/// The chain from `link` on.
+#[inline(always)]
+fn links(link: &mut u64, hashes: impl ExactSizeIterator<Item = u64>) -> impl ExactSizeIterator<Item = u64> {
+    hashes.map(|hash| {
+        *link = fold(*link, hash);
+        *link
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xxhash_rust::xxh3::xxh3_64;
 
     fn chained(seed: u64, bytes: &[u8], chunk_bytes: usize) -> Vec<u64> {
         let mut link = seed;

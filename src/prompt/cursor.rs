@@ -37,7 +37,7 @@ impl<'b> Text<'b> {
     }
 
     /// The decoded text as a name to compare with; too long a one becomes [`NOBODY`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn name<'n>(self, buffer: &'n mut Name) -> &'n [u8]
     where
         'b: 'n,
@@ -84,7 +84,7 @@ impl<'b> Value<'b> {
     }
 
     /// The string, when it is one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn text(self) -> Option<Text<'b>> {
         let raw = self.raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
         Some(Text { raw, escaped: self.escaped })
@@ -103,7 +103,7 @@ pub(super) struct Cursor<'b> {
     strings: Strings<'b>,
     /// Where the text stands in the body.
     start: usize,
-    /// The long strings that may lie ahead: as the cursor moves on, the next one is mostly the first.
+    /// The long strings that lie ahead, and such as were not asked for because they are in values that were stepped over.
     long: &'b [Span],
 }
 
@@ -112,7 +112,7 @@ impl<'b> Cursor<'b> {
         Self { text: value.raw, at: 0, strings: Strings::new(value.raw), start: value.start, long: value.long }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
@@ -126,7 +126,7 @@ impl<'b> Cursor<'b> {
     }
 
     /// Steps into an array or object, when one begins here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter(&mut self, bracket: u8) -> bool {
         if self.peek() != Some(bracket) {
             return false;
@@ -136,7 +136,7 @@ impl<'b> Cursor<'b> {
     }
 
     /// Inside an array: moves to the next element. False at its end, which is stepped over.
-    #[inline]
+    #[inline(always)]
     pub(super) fn element(&mut self) -> bool {
         self.gap();
         match self.peek() {
@@ -150,13 +150,15 @@ impl<'b> Cursor<'b> {
 
     /// Inside an object: the next member's name, with the cursor at its value. `None` at the end of the object, which
     /// is stepped over.
-    #[inline]
+    #[inline(always)]
     pub(super) fn member(&mut self) -> Option<Text<'b>> {
         self.gap();
         if self.enter(b'}') {
             return None;
         }
-        let name = self.string()?.text()?;
+        let start = self.at + 1;
+        let escaped = self.string()?;
+        let name = Text { raw: self.text.get(start..self.at - 1)?, escaped };
         while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t' | b':')) {
             self.at += 1;
         }
@@ -176,23 +178,35 @@ impl<'b> Cursor<'b> {
     }
 
     /// Steps over one value.
-    #[inline]
+    #[inline(always)]
     pub(super) fn value(&mut self) -> Option<Value<'b>> {
-        match self.peek()? {
-            b'"' => self.string(),
-            b'{' | b'[' => self.container(),
-            _ => self.scalar(),
+        if self.peek()? != b'"' {
+            return self.other_value();
         }
+        let from = self.at;
+        let escaped = self.string()?;
+        self.since(from, escaped, &[])
     }
 
-    /// The value from `from` to here.
-    #[inline]
-    fn since(&self, from: usize, escaped: bool) -> Option<Value<'b>> {
-        Some(Value { raw: self.text.get(from..self.at)?, escaped, start: self.start + from, long: self.long })
+    #[inline(never)]
+    fn other_value(&mut self) -> Option<Value<'b>> {
+        let (from, long) = (self.at, self.long);
+        match self.peek()? {
+            b'{' | b'[' => self.container()?,
+            _ => self.scalar()?,
+        }
+        self.since(from, false, long)
     }
 
-    #[inline]
-    fn string(&mut self) -> Option<Value<'b>> {
+    /// The value from `from` to here; `long` are the long strings ahead of it.
+    #[inline(always)]
+    fn since(&self, from: usize, escaped: bool, long: &'b [Span]) -> Option<Value<'b>> {
+        Some(Value { raw: self.text.get(from..self.at)?, escaped, start: self.start + from, long })
+    }
+
+    /// Steps over a string; answers whether it has escapes.
+    #[inline(always)]
+    fn string(&mut self) -> Option<bool> {
         let from = self.at;
         if self.peek()? != b'"' {
             return None;
@@ -202,24 +216,27 @@ impl<'b> Cursor<'b> {
             None => self.far_end(from)?,
         };
         self.at = end + 1;
-        self.since(from, escaped)
+        Some(escaped)
     }
 
     /// The end of the string at `from`, when it is far or has escapes before it.
     #[inline(never)]
     fn far_end(&mut self, from: usize) -> Option<(usize, bool)> {
         let start = self.start + from;
-        if self.long.first().is_some_and(|long| long.start < start) {
-            self.long = &self.long[self.long.partition_point(|long| long.start < start)..];
-        }
-        if let Some(long) = self.long.first().filter(|long| long.start == start) {
-            return Some((long.end.checked_sub(self.start + 1)?, long.escaped));
+        while let [long, others @ ..] = self.long {
+            if long.start > start {
+                break;
+            }
+            self.long = others;
+            if long.start == start {
+                return Some((long.end.checked_sub(self.start + 1)?, long.escaped));
+            }
         }
         self.strings.end(from + 1, false).ok()
     }
 
-    fn container(&mut self) -> Option<Value<'b>> {
-        let from = self.at;
+    #[inline(never)]
+    fn container(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {
             match self.peek()? {
@@ -233,18 +250,18 @@ impl<'b> Cursor<'b> {
             }
             self.at += 1;
             if depth == 0 {
-                return self.since(from, false);
+                return Some(());
             }
         }
     }
 
-    #[inline]
-    fn scalar(&mut self) -> Option<Value<'b>> {
-        let from = self.at;
-        let rest = self.text.get(from..)?;
-        self.at += rest.iter().position(|&byte| ends_scalar(byte)).unwrap_or(rest.len());
+    #[inline(never)]
+    fn scalar(&mut self) -> Option<()> {
+        let rest = self.text.get(self.at..)?;
+        let len = rest.iter().position(|&byte| ends_scalar(byte)).unwrap_or(rest.len());
+        self.at += len;
         // An empty scalar is no value: whoever loops over values must move forward.
-        if self.at > from { self.since(from, false) } else { None }
+        (len > 0).then_some(())
     }
 }
 

@@ -17,6 +17,9 @@ const MEANING: [u8; 256] = {
     table
 };
 
+/// The longest escape: a backslash, a letter and four digits.
+pub(super) const ESCAPE_BYTES: usize = 6;
+
 /// Does an escape stand at the backslash at `at`?
 #[inline(always)]
 pub(super) fn is_escape(text: &[u8], at: usize) -> bool {
@@ -43,7 +46,7 @@ pub(super) fn decode(text: &[u8], mut sink: impl FnMut(&[u8])) {
         if plain.len() > MAX_PLAIN {
             sink(buffer.take());
             sink(plain);
-        } else {
+        } else if !plain.is_empty() {
             buffer.push(plain);
         }
         done = buffer.decode_block(text, base, marks);
@@ -61,14 +64,12 @@ struct Buffer {
     len: usize,
 }
 
-const BUFFER_BYTES: usize = 512;
+const BUFFER_BYTES: usize = 1024;
 /// Longer stretches go to the sink from where they stand.
-const MAX_PLAIN: usize = 128;
-/// A stretch, a block and what its last escape stands for. Decoding makes nothing longer.
-const BUFFER_ROOM: usize = MAX_PLAIN + BLOCK + STEP;
-/// Stretches are copied in steps of this many bytes; mostly one is enough.
-const STEP: usize = 16;
-const WINDOW: usize = BLOCK + STEP;
+const MAX_PLAIN: usize = 256;
+/// A stretch, a block, and a block's length to copy to. Decoding makes nothing longer.
+const BUFFER_ROOM: usize = MAX_PLAIN + 2 * BLOCK + 16;
+const WINDOW: usize = 2 * BLOCK;
 
 impl Buffer {
     fn take(&mut self) -> &[u8] {
@@ -81,10 +82,24 @@ impl Buffer {
     }
 
     /// Decodes the block at `base` with the backslashes `marks`; answers where it ends, or its last escape.
-    fn decode_block(&mut self, text: &[u8], base: usize, mut marks: u64) -> usize {
-        let mut room = [0; WINDOW];
-        let window = window(text, base, &mut room);
-        let end = BLOCK.min(text.len() - base);
+    #[inline(always)]
+    fn decode_block(&mut self, text: &[u8], base: usize, marks: u64) -> usize {
+        let rest = text.get(base..).unwrap_or_default();
+        match rest.first_chunk() {
+            Some(window) => self.decode_window(text, base, window, BLOCK, marks),
+            None => self.decode_rest(text, base, rest, marks),
+        }
+    }
+
+    /// The same for a block near the end of the text.
+    #[inline(never)]
+    fn decode_rest(&mut self, text: &[u8], base: usize, rest: &[u8], marks: u64) -> usize {
+        self.decode_window(text, base, window(rest, &mut [0; WINDOW]), rest.len().min(BLOCK), marks)
+    }
+
+    /// `end` is the length of the block.
+    #[inline(always)]
+    fn decode_window(&mut self, text: &[u8], base: usize, window: &[u8; WINDOW], end: usize, mut marks: u64) -> usize {
         let mut done = 0;
         while marks != 0 {
             let place = first(marks) % BLOCK;
@@ -107,22 +122,16 @@ impl Buffer {
         base + done.max(end)
     }
 
-    /// Takes the bytes between two places of the window. What a step copies too much is overwritten by what follows.
+    /// Takes the bytes between two places of the window. A whole block is copied, whatever is asked for: what is too much
+    /// is overwritten by what follows, and no branch depends on the length.
     #[inline(always)]
     fn copy(&mut self, window: &[u8; WINDOW], from: usize, to: usize) {
-        let (mut source, mut place) = (from, self.len);
-        self.len += to.saturating_sub(from);
-        loop {
-            if let Some(step) = window.get(source..).and_then(<[u8]>::first_chunk::<STEP>)
-                && let Some(room) = self.bytes.get_mut(place..).and_then(<[u8]>::first_chunk_mut)
-            {
-                *room = *step;
-            }
-            (source, place) = (source + STEP, place + STEP);
-            if source >= to {
-                return;
-            }
+        if let Some(block) = window.get(from..).and_then(<[u8]>::first_chunk::<BLOCK>)
+            && let Some(room) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut)
+        {
+            *room = *block;
         }
+        self.len += to.saturating_sub(from);
     }
 
     /// Decodes the digits of a `\u` at `at`, with those of the other half of a pair; answers where they end.

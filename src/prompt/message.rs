@@ -25,22 +25,29 @@ pub(super) fn messages<'b>(out: &mut Writer<'_, 'b>, value: Value<'b>) -> Option
 }
 
 fn message<'b>(out: &mut Writer<'_, 'b>, cursor: &mut Cursor<'b>) -> Option<()> {
-    let [mut role, mut text, mut reasoning, mut calls, mut name, mut arguments, mut output] = [None; 7];
+    let (mut role, mut called, mut arguments, mut text) = (None, None, None, None);
+    let [mut reasoning, mut calls, mut output] = [None; 3];
     while let Some(member) = cursor.member() {
         let value = cursor.value()?;
-        let field = match member.name(&mut Name::default()) {
-            b"role" => &mut role,
-            b"content" => &mut text,
-            b"reasoning_content" | b"reasoning" => &mut reasoning,
-            b"tool_calls" => &mut calls,
-            b"name" => &mut name,
-            b"arguments" => &mut arguments,
-            b"output" => &mut output,
-            _ => continue,
-        };
-        *field = Some(value);
+        let mut buffer = Name::default();
+        let name = member.name(&mut buffer);
+        // These two are asked for by themselves: among all names, each would be compared byte by byte.
+        if name == b"content" {
+            text = Some(value);
+        } else if name == b"role" {
+            role = value.text();
+        } else {
+            match name {
+                b"reasoning_content" | b"reasoning" => reasoning = Some(value),
+                b"tool_calls" => calls = Some(value),
+                b"name" => called = value.text(),
+                b"arguments" => arguments = value.text(),
+                b"output" => output = Some(value),
+                _ => {}
+            }
+        }
     }
-    out.message(role.and_then(Value::text));
+    out.message(role);
     optional(text, |value| content(out, Tag::Text, value))?;
     if let Some(value) = reasoning.filter(|value| value.raw.len() > 2 && value.text().is_some()) {
         out.raw(Tag::Reasoning, value.raw);
@@ -48,16 +55,16 @@ fn message<'b>(out: &mut Writer<'_, 'b>, cursor: &mut Cursor<'b>) -> Option<()> 
     if let Some(value) = calls.filter(|value| value.is_filled_array()) {
         out.raw(Tag::ToolCalls, value.raw);
     }
-    if let Some(arguments) = arguments.and_then(Value::text) {
-        called(out, name);
+    if let Some(arguments) = arguments {
+        tool_name(out, called);
         out.text(Tag::ToolCalls, arguments);
     }
     optional(output, |value| content(out, Tag::ToolResult, value))
 }
 
 /// The name of the tool that is called.
-fn called(out: &mut Writer<'_, '_>, name: Option<Value<'_>>) {
-    if let Some(name) = name.and_then(Value::text) {
+fn tool_name(out: &mut Writer<'_, '_>, name: Option<Text<'_>>) {
+    if let Some(name) = name {
         out.text(Tag::ToolCalls, name);
     }
 }
@@ -139,7 +146,7 @@ fn part<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -
             out.digest(kind, payload);
         }
     } else if let Some(input) = part.input {
-        called(out, part.name);
+        tool_name(out, part.name.and_then(Value::text));
         out.raw(Tag::ToolCalls, input.raw);
     } else if let Some(content) = part.content.filter(|_| outer) {
         parts(out, Tag::ToolResult, content, false)?;

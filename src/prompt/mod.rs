@@ -17,10 +17,15 @@ mod cursor;
 mod digits;
 mod escape;
 mod grammar;
+mod hash;
 mod key;
 mod message;
 mod namespace;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod portable;
 mod scan;
+#[cfg(target_arch = "x86_64")]
+mod simd;
 mod strings;
 mod writer;
 

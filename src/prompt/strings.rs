@@ -4,7 +4,7 @@
 //! string's opening quote or behind an escape, so that what stands before it decides nothing.
 
 use super::block::{BLOCK, first, marks_at, next_marks, window, without_escape};
-use super::escape::{is_escape, is_short};
+use super::escape::{ESCAPE_BYTES, is_escape, is_short};
 
 /// A piece of the body.
 #[derive(Clone, Copy, Debug)]
@@ -62,27 +62,60 @@ impl<'b> Strings<'b> {
                 (self.base, self.marks) = next_marks::<b'"', b'\\'>(self.text, at).ok_or(start)?;
                 at = self.base;
             }
-            // The marks from `at` on, and room for the byte behind the last of them.
-            let mut marks = self.marks & (u64::MAX << (at.wrapping_sub(self.base) % BLOCK));
-            let mut room = [0; BLOCK + 1];
-            let bytes = window(self.text, self.base, &mut room);
-            let mut behind = BLOCK;
-            while marks != 0 {
-                let place = first(marks) % BLOCK;
-                if bytes[place] == b'"' {
-                    return Ok((self.base + place, escaped));
-                }
-                if checked && !is_short(bytes[place + 1]) && !is_escape(self.text, self.base + place) {
-                    return Err(self.base + place);
-                }
-                escaped = true;
-                behind = place + 2;
-                marks = without_escape(marks, place);
+            // The marks from `at` on.
+            let marks = self.marks & (u64::MAX << (at.wrapping_sub(self.base) % BLOCK));
+            if marks == 0 {
+                at = self.base + BLOCK;
+                continue;
             }
-            // The last escape may reach out of the block.
-            at = self.base + behind.max(BLOCK);
+            let rest = self.text.get(self.base..).unwrap_or_default();
+            let end = match rest.first_chunk() {
+                Some(window) => end_in(window, marks, checked),
+                None => end_in_rest(rest, marks, checked),
+            };
+            match end {
+                End::Quote(place) => return Ok((self.base + place, escaped || first(marks) < place)),
+                End::Fault(place) => return Err(self.base + place),
+                End::Behind(place) => at = self.base + place,
+            }
+            escaped = true;
         }
     }
+}
+
+/// What a block says of a string that goes on in it.
+enum End {
+    /// It ends here.
+    Quote(usize),
+    /// Here stands an escape that is none.
+    Fault(usize),
+    /// It goes on here: behind the block, or behind the escape that reaches out of it.
+    Behind(usize),
+}
+
+/// A block, and what an escape at its end needs.
+const WINDOW: usize = BLOCK + ESCAPE_BYTES;
+
+#[inline(always)]
+fn end_in(window: &[u8; WINDOW], mut marks: u64, checked: bool) -> End {
+    let mut behind = BLOCK;
+    while marks != 0 {
+        let place = first(marks) % BLOCK;
+        if window[place] == b'"' {
+            return End::Quote(place);
+        }
+        if checked && !is_short(window[place + 1]) && !is_escape(window, place) {
+            return End::Fault(place);
+        }
+        behind = behind.max(place + 2);
+        marks = without_escape(marks, place);
+    }
+    End::Behind(behind)
+}
+
+#[inline(never)]
+fn end_in_rest(rest: &[u8], marks: u64, checked: bool) -> End {
+    end_in(window(rest, &mut [0; WINDOW]), marks, checked)
 }
 
 #[cfg(test)]

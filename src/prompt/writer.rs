@@ -9,6 +9,9 @@ use super::namespace::text_hash;
 
 const TAG_LEAD: u8 = 0xff;
 
+/// The roles of all engines are no longer.
+const ROLE_BYTES: usize = 12;
+
 /// So many token ids are fed at once.
 const TOKENS: usize = 128;
 
@@ -45,14 +48,34 @@ impl<'c, 'b> Writer<'c, 'b> {
         self.role = Some(role);
     }
 
+    #[inline]
     pub(super) fn tag(&mut self, tag: Tag) {
-        if let Some(role) = self.role.take() {
-            self.chunks.feed(&[TAG_LEAD, Tag::Message as u8]);
-            if let Some(role) = role {
+        match self.role.take() {
+            Some(Some(role)) => self.head(role, tag),
+            Some(None) => self.chunks.feed_few(&[TAG_LEAD, Tag::Message as u8, TAG_LEAD, tag as u8], 4),
+            None => self.chunks.feed_few(&[TAG_LEAD, tag as u8], 2),
+        }
+    }
+
+    /// A message's role and its first tag: mostly so short that they are fed as one piece.
+    #[inline]
+    fn head(&mut self, role: Text<'_>, tag: Tag) {
+        let (first, last) = ([TAG_LEAD, Tag::Message as u8], [TAG_LEAD, tag as u8]);
+        let len = role.raw.len();
+        let mut head = [0; 2 + ROLE_BYTES + 2];
+        match head.get_mut(2..2 + len) {
+            Some(room) if len <= ROLE_BYTES && !role.escaped => {
+                room.copy_from_slice(role.raw);
+                head[..2].copy_from_slice(&first);
+                head[2 + len..][..2].copy_from_slice(&last);
+                self.chunks.feed_few(&head, len + 4);
+            }
+            _ => {
+                self.chunks.feed(&first);
                 role.decode(|piece| self.chunks.feed(piece));
+                self.chunks.feed(&last);
             }
         }
-        self.chunks.feed(&[TAG_LEAD, tag as u8]);
     }
 
     /// Decoded text under a tag; empty text adds nothing.
@@ -93,6 +116,32 @@ impl<'c, 'b> Writer<'c, 'b> {
                 len += 4;
             }
             self.chunks.feed(&bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_of_any_length_is_fed_between_its_tags() {
+        const ROLE: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+        let (mut chunks, mut known) = (Chunks::new(16), Chunks::new(16));
+        for before in 0..40 {
+            for len in 0..ROLE.len() {
+                let role = Text { raw: &ROLE[..len], escaped: false };
+                chunks.start(1);
+                chunks.feed(&ROLE[..before.min(ROLE.len())]);
+                let mut writer = Writer::new(&mut chunks);
+                writer.message(Some(role));
+                writer.text(Tag::Text, Text { raw: b"one", escaped: false });
+                writer.text(Tag::Text, Text { raw: ROLE, escaped: false });
+                known.start(1);
+                let bytes = [&ROLE[..before.min(ROLE.len())], b"\xffm", role.raw, b"\xffxone\xffx", ROLE].concat();
+                known.feed(&bytes);
+                assert_eq!((chunks.key(), chunks.bytes()), (known.key(), bytes.len() as u64), "{before} {len}");
+            }
         }
     }
 }

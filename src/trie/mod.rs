@@ -11,8 +11,9 @@
 //!
 //! # Concurrency contract
 //!
-//! Every method may be called from any thread at any time. Each operation is synchronous, bounded, and under one pin;
-//! no guard and no reference to a node leaves this module. Nobody waits for anybody: a lost CAS means that another
+//! Every method may be called from any thread at any time. Each operation is synchronous, bounded, and under one pin; a
+//! thread that ticks keeps that pin up to its next tick, and nothing else. No guard and no reference to a node leaves this
+//! module. Nobody waits for anybody: a lost CAS means that another
 //! thread got on.
 //!
 //! | field | written by | with | read with |
@@ -82,7 +83,7 @@ use ledger::Ledger;
 use reclaim::Reclaim;
 use slots::Slots;
 use sweep::Sweep;
-use sync::{Ordering, pin};
+use sync::{Ordering, pin, rest};
 use table::Table;
 
 pub use check::Checked;
@@ -220,11 +221,13 @@ impl Trie {
     }
 
     /// Housekeeping, to be called by every worker now and then (every 100 ms, say): sweeps a little after a raise, and
-    /// helps what waits for reclamation on its way.
+    /// helps what waits for reclamation on its way. A thread that ticks keeps an epoch pinned from one operation to the next,
+    /// which makes them cheaper, and lets go of it here: it must go on ticking.
     pub fn tick(&self) {
         self.sweep_some();
         self.reclaim.hand_over(&pin());
         self.reclaim.free_some();
+        rest();
     }
 
     fn ledger(&self) -> &Ledger {

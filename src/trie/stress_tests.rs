@@ -196,3 +196,55 @@ fn a_crowd_of_first_requests_loses_no_mark() {
         assert_eq!(lost_in_a_crowd(meetings, slots), 0, "of {} inserts, {slots} slots", CROWD * meetings);
     }
 }
+
+/// A thread that ticks keeps its pin from one operation to the next, and at most to its next tick; one that never ticks
+/// keeps none.
+#[test]
+fn a_pin_stands_until_the_tick() {
+    use std::sync::mpsc::channel;
+    let trie = Trie::with_table(64, 1 << 20, SLOTS);
+    let key: Vec<u64> = (1..100).collect();
+    let holder = Holder { slot: 0, generation: trie.generation(0) };
+    let ticks_away = || {
+        (0..200).any(|_| {
+            trie.tick();
+            std::thread::sleep(Duration::from_millis(1));
+            trie.stats().backlog_bytes == 0
+        })
+    };
+    // The copy of a run that grows leaves the old one to the reclaimer.
+    let litter = |round: usize| {
+        trie.insert(&key[..10 * round], holder);
+        assert!(trie.stats().backlog_bytes > 0);
+    };
+    let (orders, to_do) = channel::<&str>();
+    let (says, done) = channel();
+    std::thread::scope(|scope| {
+        let trie = &trie;
+        scope.spawn(move || {
+            let mut found = Matches::new(SLOTS);
+            for order in to_do {
+                match order {
+                    "tick" => trie.tick(),
+                    _ => trie.lookup(&[7], &mut found),
+                }
+                says.send(()).expect("somebody waits");
+            }
+        });
+        let order = |what| {
+            orders.send(what).expect("takes orders");
+            done.recv().expect("is done");
+        };
+        trie.insert(&key[..5], holder);
+        order("look up");
+        litter(1);
+        assert!(ticks_away(), "a thread that never ticked keeps nothing");
+        order("tick");
+        order("look up");
+        litter(2);
+        assert!(!ticks_away(), "its pin stands");
+        order("tick");
+        assert!(ticks_away(), "it let go");
+        drop(orders);
+    });
+}

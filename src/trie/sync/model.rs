@@ -137,6 +137,9 @@ pub(in crate::trie) fn pin() -> Guard {
     Guard(id)
 }
 
+/// A model's threads keep no pin between their operations.
+pub(in crate::trie) fn rest() {}
+
 impl Guard {
     pub(in crate::trie) fn defer(&self, destroy: impl FnOnce() + Send + 'static) {
         if weakened(Weakness::FreeAtOnce) {

@@ -1,5 +1,7 @@
 //! The primitives of a running router.
 
+use std::cell::Cell;
+
 use super::Ordering;
 
 pub(in crate::trie) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
@@ -42,27 +44,86 @@ impl Tracked {
     pub(in crate::trie) fn unlink(&self) {}
 }
 
+/// What a thread keeps between its operations: a pin that stands, and is brought up to date by each of them.
+///
+/// Every 128th pin of crossbeam-epoch collects garbage on whatever thread it falls, a lookup's too, and each costs a
+/// fence; bringing a pin up to date does neither. But one that stands while its thread does nothing holds up everybody's
+/// reclamation. So only threads that tick have one, and let go of it at each tick.
+struct Standing {
+    ticks: Cell<bool>,
+    /// Guards in use: only the last one to go may stand, or it could not be brought up to date.
+    used: Cell<u32>,
+    guard: Cell<Option<crossbeam_epoch::Guard>>,
+}
+
+thread_local! {
+    static STANDING: Standing = const { Standing { ticks: Cell::new(false), used: Cell::new(0), guard: Cell::new(None) } };
+}
+
+impl Standing {
+    fn pin(&self) -> crossbeam_epoch::Guard {
+        self.used.set(self.used.get() + 1);
+        match self.guard.take() {
+            Some(mut guard) => {
+                guard.repin();
+                guard
+            }
+            None => crossbeam_epoch::pin(),
+        }
+    }
+
+    fn leave(&self, guard: crossbeam_epoch::Guard) {
+        self.used.set(self.used.get() - 1);
+        if self.used.get() == 0 && self.ticks.get() {
+            self.guard.set(Some(guard));
+        }
+    }
+}
+
 /// A pinned epoch. It must not outlive the operation that pinned it.
-pub(in crate::trie) struct Guard(crossbeam_epoch::Guard);
+pub(in crate::trie) struct Guard(Option<crossbeam_epoch::Guard>);
 
 pub(in crate::trie) fn pin() -> Guard {
-    Guard(crossbeam_epoch::pin())
+    // While a thread ends, an operation of some destructor pins for itself.
+    Guard(Some(STANDING.try_with(Standing::pin).unwrap_or_else(|_| crossbeam_epoch::pin())))
+}
+
+/// Ends the calling thread's standing pin. From now on it may have one, until the next call.
+pub(in crate::trie) fn rest() {
+    let _ = STANDING.try_with(|standing| {
+        standing.ticks.set(true);
+        standing.guard.take();
+    });
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(guard) = self.0.take() {
+            let _ = STANDING.try_with(|standing| standing.leave(guard));
+        }
+    }
 }
 
 impl Guard {
+    fn pinned(&self) -> &crossbeam_epoch::Guard {
+        self.0.as_ref().expect("present until dropped")
+    }
+
     /// Runs `destroy` after every guard that is pinned now has been dropped.
     pub(in crate::trie) fn defer(&self, destroy: impl FnOnce() + Send + 'static) {
-        self.0.defer(destroy);
+        self.pinned().defer(destroy);
     }
 
     /// Hands this thread's garbage to the collector and collects what is ripe.
     pub(in crate::trie) fn flush(&self) {
-        self.0.flush();
+        self.pinned().flush();
     }
 
     /// Lets the epoch move on in the middle of a long operation. Takes `&mut self`, so no reference that this guard
     /// protects can be alive.
     pub(in crate::trie) fn repin(&mut self) {
-        self.0.repin();
+        if let Some(guard) = &mut self.0 {
+            guard.repin();
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! Prompts: what a router is called with.
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use std::cell::RefCell;
+
+use trieway_benches::prompt::Chunks;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a prompt that one chunk hash stands for; the product's default.
 pub const CHUNK: usize = 128;
@@ -23,16 +26,18 @@ pub fn chain(text: &[u8], key: &mut Vec<u64>) {
     }
 }
 
-/// A chain of the same worth: chunks hashed by themselves, so that the processor works on several at once, and then
-/// folded together by one wide multiplication each.
+/// The product's: chunks hashed by themselves, so that the processor works on several at once, and then folded together by one
+/// wide multiplication each.
 pub fn fold_chain(text: &[u8], key: &mut Vec<u64>) {
-    key.clear();
-    let mut previous = 0x7472_6965_u64;
-    key.extend(text.chunks_exact(CHUNK).map(|chunk| {
-        let product = u128::from(previous ^ xxh3_64(chunk)) * 0x9e37_79b9_7f4a_7c15;
-        previous = (product >> 64) as u64 ^ product as u64;
-        previous
-    }));
+    thread_local! {
+        static CHUNKS: RefCell<Chunks> = RefCell::new(Chunks::new(CHUNK));
+    }
+    CHUNKS.with_borrow_mut(|chunks| {
+        chunks.start(0x7472_6965);
+        chunks.feed(text);
+        key.clear();
+        key.extend_from_slice(chunks.key());
+    });
 }
 
 /// Growing conversations, each assistant turn one call, in `copies` copies that share only the system prompt.

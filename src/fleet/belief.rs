@@ -84,6 +84,7 @@ impl Belief {
     }
 
     /// Bytes of key, and the tokens of prompt that they were: to be summed over backends that serve the same model.
+    #[inline]
     pub fn bytes_and_tokens(&self) -> (f64, f64) {
         let (bytes, tokens) = self.ratio.sums();
         (f64::from(bytes), f64::from(tokens))

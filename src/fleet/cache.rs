@@ -118,6 +118,7 @@ impl Cache {
     }
 
     /// How much is believed to be there of `marked` chunks of which `fresh` are within the reach; `age` is that of their end.
+    #[inline]
     pub fn believed(&self, marked: u32, fresh: u32, age: u32) -> u32 {
         if fresh < marked && self.is_running(age) { marked } else { fresh }
     }

@@ -68,6 +68,7 @@ impl Fleet {
         &self.load[usize::from(slot)]
     }
 
+    #[inline]
     pub fn prefill(&self, slot: u16) -> &Prefill {
         &self.prefill[usize::from(slot)]
     }

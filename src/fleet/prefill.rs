@@ -82,6 +82,7 @@ fn ms(now_ns: u64) -> u32 {
     (now_ns / 1_000_000) as u32
 }
 
+#[inline]
 fn faded(word: u64, now_ns: u64) -> f32 {
     let then = word as u32;
     let passed_ms = ms(now_ns).wrapping_sub(then).cast_signed().max(0) as f32;
@@ -111,17 +112,20 @@ impl Prefill {
         }
     }
 
+    #[inline]
     fn queue_s(&self, now_ns: u64, factor: f64) -> f64 {
         let waiting = self.waiting.load(Relaxed);
         if waiting == 0 {
             return 0.0;
         }
-        let queued_ns = self.queued_ns.load(Relaxed) as f64 * factor;
-        let elapsed_ns = now_ns.saturating_sub(self.turn_ns.load(Relaxed)) as f64;
+        // Signed: the conversion of such words is one instruction.
+        let queued_ns = self.queued_ns.load(Relaxed).cast_signed() as f64 * factor;
+        let elapsed_ns = now_ns.saturating_sub(self.turn_ns.load(Relaxed)).cast_signed() as f64;
         (queued_ns - elapsed_ns.min(queued_ns / f64::from(waiting))) * (1.0 / NS)
     }
 
     /// How many times longer work takes than expected.
+    #[inline]
     pub fn factor(&self) -> f64 {
         let (taken_s, expected_s) = self.learnt.sums();
         f64::from((taken_s / expected_s).clamp(FACTORS.0, FACTORS.1))
@@ -144,6 +148,7 @@ impl Prefill {
         Computing { prefill: self, work_ns, tokens, streamed, sent_ns: now_ns, decoding: false }
     }
 
+    #[inline]
     fn busy(&self, now_ns: u64) -> f64 {
         f64::from(faded(self.late.load(Relaxed), now_ns) * (1.0 / LATE_S))
     }

@@ -4,8 +4,15 @@
 //! they were cut into pieces.
 
 use super::hash::{self, SECRET, Secret};
+#[cfg(not(target_arch = "x86_64"))]
+use super::portable::soon;
+#[cfg(target_arch = "x86_64")]
+use super::simd::soon;
 
 pub const DEFAULT_CHUNK_BYTES: usize = 128;
+/// How far ahead of what is hashed the text is asked for. The processor foresees a straight walk through memory only up to
+/// the end of a page.
+const AHEAD_BYTES: usize = 1024;
 /// Below this a hash would be half as large as what it stands for.
 pub const MIN_CHUNK_BYTES: usize = 16;
 
@@ -89,7 +96,11 @@ impl Chunks {
         let secret = self.secret;
         let rest = if self.chunk_bytes == DEFAULT_CHUNK_BYTES {
             let (whole, rest) = bytes.as_chunks();
-            self.key.extend(links(&mut self.link, whole.iter().map(|chunk| hash::of(chunk, secret))));
+            let hashes = whole.iter().enumerate().map(|(number, chunk)| {
+                soon(bytes, number * DEFAULT_CHUNK_BYTES + AHEAD_BYTES);
+                hash::of(chunk, secret)
+            });
+            self.key.extend(links(&mut self.link, hashes));
             rest
         } else {
             let whole = bytes.chunks_exact(self.chunk_bytes);

@@ -25,6 +25,10 @@ pub(super) fn marks<const ONE: u8, const OTHER: u8>(block: &Block) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|word| union(&marked[word * 8..][..8])))
 }
 
+/// Nothing is asked for ahead.
+#[cfg_attr(target_arch = "x86_64", expect(dead_code, reason = "the twin of what `simd` has"))]
+pub(super) fn soon(_: &[u8], _: usize) {}
+
 /// How many blocks come before the first one with a mark, and its marks; none when no block has any.
 pub(super) fn search<const ONE: u8, const OTHER: u8>(blocks: &[Block]) -> (usize, u64) {
     first_marked(blocks, marks::<ONE, OTHER>)

@@ -5,8 +5,8 @@
 
 use super::block::{Block, first_marked};
 use std::arch::x86_64::{
-    _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8, _mm256_cmpeq_epi8,
-    _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
+    _MM_HINT_T0, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_prefetch, _mm_set1_epi8,
+    _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
 };
 
 /// Bit `i` says whether byte `i` is `ONE` or `OTHER`.
@@ -24,6 +24,17 @@ pub(super) fn search<const ONE: u8, const OTHER: u8>(blocks: &[Block]) -> (usize
         unsafe { search_by_avx2::<ONE, OTHER>(blocks) }
     } else {
         first_marked(blocks, marks::<ONE, OTHER>)
+    }
+}
+
+/// Two lines of the text from `at` on are going to be read.
+#[inline(always)]
+pub(super) fn soon(text: &[u8], at: usize) {
+    for line in [at, at + 64] {
+        if let Some(byte) = text.get(line) {
+            // SAFETY: a hint, which reads nothing; the address is that of a byte.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) }
+        }
     }
 }
 

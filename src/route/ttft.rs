@@ -9,7 +9,7 @@
 //! s = 1 + (a·n + c·kv) / (t0 + a·T)                how much n decoding answers slow a pass down
 //! ttft  = (W + w)·s + (a·n + c·kv)·(1 − u/T)⁺      W: seconds of work that wait before it; at least one pass
 //! price = idle + load·ρ/(1 − ρ)                    ρ: share of its time that the backend has spent on prompts lately
-//! score = ttft·(1 + fair/cold) + w·price + company + 1.5 s·(ρ − mean ρ)
+//! score = ttft·(1 + fair/cold) + w·price + company + 1.5 s·ρ
 //! ```
 //!
 //! **Price.** A second of work on a backend that is busy a share ρ of its time delays those who come to it by about
@@ -17,7 +17,7 @@
 //! the backend's own, a backend that draws too much (a prefix that all prompts share) becomes dear until the prefix has
 //! spread. **Fairness.** A short prompt is slowed down more by the same wait; `cold` is what its work would be on an idle
 //! backend that holds nothing. **Company.** The seconds by which its own decoding and the others' will hold each other up.
-//! **Ahead.** A backend that has had more work than the mean of late stands back a little: among idle backends nothing else
+//! **Ahead.** A backend that has had more work of late than others stands back a little: among idle backends nothing else
 //! would keep all prompts with a common beginning from following the first.
 //!
 //! Must not know: where the figures come from, who learns them. `docs/decisions/0030` says what was tried.
@@ -119,14 +119,14 @@ const EQUAL_S: f64 = 1e-6;
 pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &Price, random: u64) -> Option<Expected> {
     let fairness = 1.0 + price.fair_s / speed.work_s(prompt_tokens, 0.0);
     let mut best: Option<Expected> = None;
-    let mean_busy = outlooks.iter().map(|outlook| outlook.busy).sum::<f64>() / outlooks.len().max(1) as f64;
     let (mut best_score, mut equals, mut most_held) = (f64::INFINITY, 0, 0.0_f64);
     // Divisions that are the same for all.
     let per_token = 1.0 / speed.pass_tokens;
     let (token_s, per_pass) = (speed.token_s + speed.pass_s * per_token, speed.per_pass());
     for (index, outlook) in outlooks.iter().enumerate() {
         most_held = most_held.max(outlook.held_tokens);
-        let (decoding, kv_tokens) = (f64::from(outlook.decoding), outlook.kv_tokens as f64);
+        // Signed: the conversion of such words is one instruction.
+        let (decoding, kv_tokens) = (f64::from(outlook.decoding), outlook.kv_tokens.cast_signed() as f64);
         let work_s = speed.work_at(token_s, prompt_tokens, outlook.held_tokens);
         let corrected_s = work_s * outlook.factor;
         let slowdown = speed.slowdown(per_pass, decoding, kv_tokens);
@@ -138,7 +138,7 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
         let work_price = price.idle + price.load * busy / (1.0 - busy);
         let pace_s = 2.0 * speed.token_s * decoding + speed.kv_token_s * (kv_tokens + decoding * prompt_tokens);
         let company_s = price.answer_tokens * pace_s * outlook.factor;
-        let ahead_s = (outlook.busy - mean_busy) * AHEAD_S;
+        let ahead_s = outlook.busy * AHEAD_S;
         let score = ttft_s * fairness + corrected_s * work_price + company_s + ahead_s;
         if score > best_score + EQUAL_S {
             continue;

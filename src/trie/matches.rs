@@ -69,6 +69,7 @@ impl Matches {
     }
 
     /// What `slot` holds; `None` if nothing.
+    #[inline]
     pub fn of(&self, slot: u16) -> Option<Match> {
         self.reach(slot).map(Reach::answer)
     }

@@ -12,7 +12,7 @@ hanging=200
 command -v wrk >/dev/null || fail "wrk is missing: apt-get install wrk"
 
 build
-start_engines 4
+start_engines 4 --model m1,m2,m3,m4
 start_router --static-models m1,m2,m3,m4 --static-backend-health-check-interval 3600
 
 # measure NAME: the p50 and p99 of a round, in µs, go to the file of that name.

@@ -5,12 +5,13 @@
 
 use std::rc::Rc;
 
+use super::call::Call;
 use super::client::Client;
 use super::failure::{Failure, Refusal};
 use super::hold::Seat;
 use super::lease::Scratch;
 use super::plan::{Choice, Chosen, Plan};
-use super::queue::{Call, Place};
+use super::queue::Place;
 use super::worker::Worker;
 use crate::fleet::load::InFlight;
 use crate::fleet::tenants::Tenant;

@@ -9,13 +9,11 @@
 //! They count among the requests that wait for a backend, within the same bound; who finds it reached is sent at once.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use super::queue::Call;
+use super::call::{Bell, Call};
 use super::worker::Worker;
 use crate::metrics::shard::BOUNDS_US;
 use crate::route::hold;
@@ -43,18 +41,10 @@ struct Waiter {
     cold_s: f64,
     /// The round in which it was called last.
     round: Cell<u64>,
-    call: Cell<Option<Call>>,
-    waker: Cell<Option<Waker>>,
+    bell: Bell,
 }
 
 impl Waiter {
-    fn call(&self, call: Call) {
-        self.call.set(Some(call));
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
     fn waited_s(&self, now_us: u64) -> f64 {
         now_us.saturating_sub(self.since_us) as f64 / 1e6
     }
@@ -91,13 +81,13 @@ impl Held {
         if let Some(next) = next {
             next.round.set(self.round.get());
             self.asked.set(self.asked.get() + 1);
-            next.call(Call::Look);
+            next.bell.ring(Call::Look);
         }
     }
 
     fn expire(&self, before_us: u64) {
         let waiting = self.waiting.borrow();
-        waiting.iter().filter(|waiter| waiter.since_us <= before_us).for_each(|waiter| waiter.call(Call::Expired));
+        waiting.iter().filter(|waiter| waiter.since_us <= before_us).for_each(|waiter| waiter.bell.ring(Call::Expired));
     }
 }
 
@@ -118,8 +108,7 @@ impl Seat {
             cold_s,
             // It has just chosen.
             round: Cell::new(worker.held.round.get()),
-            call: Cell::new(None),
-            waker: Cell::new(None),
+            bell: Bell::default(),
         });
         worker.held.waiting.borrow_mut().push(Rc::clone(&waiter));
         if !worker.held.ticking.replace(true) {
@@ -139,14 +128,7 @@ impl Seat {
 
     /// Waits until it is called.
     pub(super) async fn called(&self) -> Call {
-        poll_fn(|cx| match self.waiter.call.take() {
-            Some(call) => Poll::Ready(call),
-            None => {
-                self.waiter.waker.set(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        })
-        .await
+        self.waiter.bell.heard().await
     }
 }
 

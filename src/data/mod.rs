@@ -1,19 +1,20 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
 //! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
-//! top to bottom, with `request` (reading it), `plan` (where it goes), `admission` and `queue` (whether it may go now),
-//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a WebSocket), `forecast` and
-//! `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and `explain` (what would be chosen). Below them: `client`,
-//! `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
+//! top to bottom, with `request` (reading it), `plan` (where it goes), `admission`, `queue` and `hold` (whether it may go now),
+//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
+//! WebSocket), `forecast` and `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and
+//! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
 //!
-//! Invariants: a worker waits only for its own sockets; nothing is locked, and no epoch is pinned, across an await; a
-//! request's load is released by a guard on every path.
+//! Invariants: a worker waits only for its own sockets; nothing is locked, and no guard of the trie is held, across an await;
+//! a request's load is released by a guard on every path.
 
 mod accept;
 mod admission;
 mod attempt;
 mod budget;
 mod buffer;
+mod call;
 mod client;
 mod conn;
 #[allow(unsafe_code, reason = "shuts down descriptors that sockets of this worker own")]

@@ -9,12 +9,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use super::call::{Bell, Call};
 use super::worker::Worker;
 use crate::fleet::load::Load;
 use crate::metrics::shard::BOUNDS_US;
@@ -39,29 +38,10 @@ struct Line {
     waiting: VecDeque<Rc<Waiter>>,
 }
 
-/// What a waiting request is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    /// There may be room.
-    Look,
-    /// It has waited as long as it may.
-    Expired,
-}
-
 struct Waiter {
     /// On the clock that all workers share.
     since_us: u64,
-    call: Cell<Option<Call>>,
-    waker: Cell<Option<Waker>>,
-}
-
-impl Waiter {
-    fn call(&self, call: Call) {
-        self.call.set(Some(call));
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
+    bell: Bell,
 }
 
 /// Whether a request that has waited since then must leave the backend to one that has waited longer elsewhere.
@@ -78,7 +58,7 @@ impl Queue {
     /// Calls the first request for each model.
     pub(super) fn call_next(&self) {
         for line in self.lines.borrow().iter() {
-            line.waiting.iter().take(1).for_each(|first| first.call(Call::Look));
+            line.waiting.iter().take(1).for_each(|first| first.bell.ring(Call::Look));
         }
     }
 
@@ -86,7 +66,7 @@ impl Queue {
     fn expire(&self, since_us: u64) {
         for line in self.lines.borrow().iter() {
             let expired = line.waiting.iter().take_while(|waiter| waiter.since_us <= since_us);
-            expired.for_each(|waiter| waiter.call(Call::Expired));
+            expired.for_each(|waiter| waiter.bell.ring(Call::Expired));
         }
     }
 
@@ -125,7 +105,7 @@ impl Place {
         let shared = worker.shared;
         let limit = shared.config.overload.queue_requests;
         shared.queued.fetch_update(Relaxed, Relaxed, |now| (now < limit).then_some(now + 1)).ok()?;
-        let waiter = Rc::new(Waiter { since_us: shared.micros(), call: Cell::new(None), waker: Cell::new(None) });
+        let waiter = Rc::new(Waiter { since_us: shared.micros(), bell: Bell::default() });
         worker.queue.enter(model, Rc::clone(&waiter));
         if !worker.queue.ticking.replace(true) {
             monoio::spawn(tick(Rc::clone(worker)));
@@ -154,14 +134,7 @@ impl Place {
 
     /// Waits until it is called.
     pub(super) async fn called(&self) -> Call {
-        poll_fn(|cx| match self.waiter.call.take() {
-            Some(call) => Poll::Ready(call),
-            None => {
-                self.waiter.waker.set(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        })
-        .await
+        self.waiter.bell.heard().await
     }
 }
 

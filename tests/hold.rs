@@ -120,3 +120,22 @@ fn nobody_waits_for_what_will_not_be_seen_and_short_prompts_share_a_pass() {
     eventually("four pages fill no pass", || got(&origin).len() == 4);
     assert_eq!(router.metric("trieway_queue_wait_seconds_count"), 0.0);
 }
+
+/// Held with its place in the queue, it would keep those behind it from the room that there is.
+#[test]
+fn who_has_waited_for_room_is_not_held_as_well() {
+    let (origin, go) = engine();
+    let router = router(&origin, &["--max-inflight", "2", "--ttft-hold-ms", "1000"]);
+    let mut first = ask(&router, 'a', 400, true);
+    eventually("the engine computes", || got(&origin) == "a");
+    let _second = ask(&router, 'b', 400, true);
+    eventually("the second one has been held for long enough", || got(&origin) == "ab");
+    let _third = ask(&router, 'c', 400, true);
+    eventually("it waits for room", || held(&router) == 1.0);
+    go.send(()).expect("the engine lives");
+    let since = Instant::now();
+    assert_eq!(first.response().status, 200);
+    eventually("the third one goes beside the second", || got(&origin) == "abc");
+    assert!(since.elapsed() < Duration::from_millis(800), "{:?}", since.elapsed());
+    assert_eq!(router.metric("trieway_queue_wait_seconds_count"), 2.0);
+}

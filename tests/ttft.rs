@@ -4,11 +4,12 @@ mod support;
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::origin::ok;
-use support::{Origin, Router, completion, text};
+use support::{Origin, Router, completion, eventually, text};
 
 /// Bytes of a block: 16 tokens of 4 bytes.
 const BLOCK: usize = 64;
@@ -224,4 +225,41 @@ fn an_engine_that_tells_its_capacity_is_believed_to_hold_that_much_and_no_more()
     assert_eq!((fresh(&prompts[0]), fresh(&prompts[39])), (0, 8_192));
     let reach = sum(&router, "trieway_cache_reach_bytes", "");
     assert!((reach / 80_000.0 - 1.0).abs() < 0.25, "{reach} bytes");
+}
+
+/// The answer's end renews the marks of what its backend computed: not for the life that has begun meanwhile.
+#[test]
+fn an_engine_that_restarted_is_not_believed_to_hold_what_the_one_before_was_asked() {
+    let (go, goes) = channel::<()>();
+    let goes = Mutex::new(goes);
+    let origin = Origin::start(&["m"], move |peer, _| {
+        let waited = goes.lock().expect("no panic").recv_timeout(Duration::from_secs(30));
+        waited.is_ok() && peer.send(ok("{\"text\":\"x\"}"))
+    });
+    let started = |at: u32| {
+        origin.say_metrics(&format!(
+            "vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"1250\"}} 1\nprocess_start_time_seconds {at}\n"
+        ));
+    };
+    started(1);
+    let flags = ["--routing-logic", "ttft", "--workers", "1", "--engine-stats-interval", "1"];
+    let router = Router::in_front_of(&[origin.url()], &flags);
+    // Its figures are read once a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    let matched = |prompt: &str| {
+        let explained = router.post("/debug/route?path=/v1/completions", &completion("m", prompt)).json();
+        explained["candidates"][0]["fresh_bytes"].as_u64().expect("a number")
+    };
+    let [before, over] = [1, 2].map(|seed| text(seed, 8_192));
+    go.send(()).expect("the engine lives");
+    assert_eq!(router.post("/v1/completions", &completion("m", &before)).status, 200);
+    assert_eq!(matched(&before), 8_192);
+    let mut client = router.client();
+    client.send_post("/v1/completions", &completion("m", &over), "");
+    eventually("the engine has it", || origin.count() == 2);
+    started(2);
+    eventually("the restart is noticed", || sum(&router, "trieway_backend_restarts_total", "") == 1.0);
+    go.send(()).expect("the engine lives");
+    assert_eq!(client.response().status, 200);
+    assert_eq!((matched(&before), matched(&over)), (0, 0));
 }

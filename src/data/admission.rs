@@ -75,8 +75,7 @@ fn api_key<'h>(scratch: &Scratch, head: &'h [u8]) -> &'h [u8] {
 }
 
 /// Chooses a backend that is not in `tried` and counts the request there; waits for one to get below its limit if need be, and
-/// as long as `ttft` wants it held.
-/// `None`: no backend is usable.
+/// as long as `ttft` wants it held. `None`: no backend is usable.
 pub(super) async fn admit<'w>(
     worker: &'w Rc<Worker>,
     client: &mut Client,
@@ -89,7 +88,8 @@ pub(super) async fn admit<'w>(
     let mut seat: Option<Seat> = None;
     let mut may_hold = worker.shared.config.routing.ttft.hold_s > 0.0;
     loop {
-        let held_s = may_hold.then(|| seat.as_ref().map_or(0.0, Seat::waited_s));
+        // Who has waited for its place takes it: held now, it would stand before others in the queue.
+        let held_s = (may_hold && place.is_none()).then(|| seat.as_ref().map_or(0.0, Seat::waited_s));
         match plan.choose(worker, scratch, tried, place.as_ref().map(Place::since_us), held_s) {
             Chosen::Nobody => return Ok(None),
             Chosen::Backend(choice) => {

@@ -125,6 +125,8 @@ fn set_horizon(worker: &Worker, forecast: &Forecast) {
 pub(super) struct Running<'a> {
     forecast: Forecast,
     computing: Computing<'a>,
+    /// Of the backend's life that computes the prompt.
+    generation: u16,
     has_begun: bool,
     /// What it takes of the backend's cache, if the capacity of that is known.
     taking: Option<Taking<'a>>,
@@ -148,6 +150,7 @@ impl<'a> Running<'a> {
         Running {
             forecast,
             computing: prefill.begin(forecast.work_s, tokens, streamed, shared.micros() * 1000),
+            generation: shared.trie.generation(forecast.slot),
             has_begun: false,
             taking,
         }
@@ -178,7 +181,7 @@ impl<'a> Running<'a> {
         let chunks = |tokens: u64| (tokens as f64 * key_bytes as f64 / usage.prompt_tokens as f64 / chunk_bytes) as u32;
         let lesson = Lesson { found: chunks(cached_tokens), ..lesson };
         if belief.learn(lesson) {
-            shared.trie.raise(slot);
+            self.generation = shared.trie.raise(slot);
         }
         let answer = chunks(usage.answer_tokens);
         match &mut self.taking {
@@ -194,7 +197,7 @@ impl<'a> Running<'a> {
         let trie = &worker.shared.trie;
         let slot = self.forecast.slot;
         trie.advance(slot, taking.came().moves());
-        trie.insert(key, Holder { slot, generation: trie.generation(slot) });
+        trie.insert(key, Holder { slot, generation: self.generation });
         drop(taking);
         set_horizon(worker, &self.forecast);
     }

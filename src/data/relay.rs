@@ -1,8 +1,8 @@
 //! The answer's way to the client: one read, one write, one buffer; a large body of known length goes by `splice`.
 //!
 //! While the client takes no bytes, nothing is read from the backend. Each read is forwarded at once; a stream whose events
-//! come faster than anybody reads is read on a beat (`pace`). What comes after the
-//! framed end is never forwarded. A body that ends early ends early for the client too.
+//! come faster than anybody reads is read on a beat (`pace`). What comes after the framed end is never forwarded. A body that
+//! ends early ends early for the client too.
 
 use std::io::IoSlice;
 use std::time::Instant;

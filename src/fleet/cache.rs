@@ -14,7 +14,7 @@
 //! hold an estimate each.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Chunks between two entries of the ring of what was let go of; with its size, four million tokens of four bytes.
 const STEP: u64 = 64;
@@ -44,11 +44,11 @@ struct Rings {
     /// By what was let go of: the clock.
     clocks: [AtomicU32; STEPS],
     /// By the clock: requests that were sent then and run.
-    running: [AtomicU8; BUCKETS],
+    running: [AtomicU16; BUCKETS],
 }
 
 impl Rings {
-    fn at(&self, clock: u64) -> &AtomicU8 {
+    fn at(&self, clock: u64) -> &AtomicU16 {
         &self.running[(clock / BUCKET) as usize % BUCKETS]
     }
 }
@@ -93,7 +93,7 @@ impl Cache {
     pub fn set_capacity_tokens(&self, tokens: u64) {
         let rings = || {
             let (clocks, running) =
-                (std::array::from_fn(|_| AtomicU32::new(0)), std::array::from_fn(|_| AtomicU8::new(0)));
+                (std::array::from_fn(|_| AtomicU32::new(0)), std::array::from_fn(|_| AtomicU16::new(0)));
             Box::new(Rings { clocks, running })
         };
         if tokens > 0 {
@@ -173,7 +173,7 @@ impl Cache {
 #[must_use]
 pub struct Taking<'a> {
     cache: &'a Cache,
-    running: Option<&'a AtomicU8>,
+    running: Option<&'a AtomicU16>,
     new: u32,
     came: Came,
 }

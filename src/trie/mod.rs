@@ -13,8 +13,7 @@
 //!
 //! Every method may be called from any thread at any time. Each operation is synchronous, bounded, and under one pin; a
 //! thread that ticks keeps that pin up to its next tick, and nothing else. No guard and no reference to a node leaves this
-//! module. Nobody waits for anybody: a lost CAS means that another
-//! thread got on.
+//! module. Nobody waits for anybody: a lost CAS means that another thread got on.
 //!
 //! | field | written by | with | read with |
 //! |---|---|---|---|

@@ -49,8 +49,14 @@ impl Driver {
     }
 
     /// Whether `workers` rings can be had at the same time.
+    ///
+    /// On a thread of its own: when a ring has been closed, the kernel signals its maker some time later, and whatever call
+    /// that thread waits in then may end with `EINTR`.
     fn try_out(self, workers: usize) -> io::Result<()> {
-        (0..workers).map(|_| self.builder().build(ENTRIES)).collect::<io::Result<Vec<_>>>().map(drop)
+        let rings =
+            move || (0..workers).map(|_| self.builder().build(ENTRIES)).collect::<io::Result<Vec<_>>>().map(drop);
+        let tried = std::thread::Builder::new().name("try-io_uring".to_owned()).spawn(rings)?.join();
+        tried.unwrap_or_else(|_| Err(io::Error::other("trying it panicked")))
     }
 
     /// Runs `future` on this thread, on a runtime of this kind; `ready` tells whether it could be made.
@@ -129,5 +135,25 @@ fn explain(error: &io::Error, workers: usize) -> String {
             format!("no descriptors left for {workers} rings: raise the limit of open files (ulimit -n)")
         }
         _ => format!("io_uring cannot be had: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::pick;
+    use crate::config::IoMode;
+
+    #[test]
+    fn trying_rings_interrupts_nothing_that_its_caller_waits_for() {
+        let (mut silent, _peer) = UnixStream::pair().expect("pair");
+        silent.set_read_timeout(Some(Duration::from_millis(10))).expect("option");
+        for _ in 0..20 {
+            pick(IoMode::Auto, 2).expect("a driver");
+            assert_eq!(silent.read(&mut [0]).expect_err("nothing was sent").kind(), ErrorKind::WouldBlock);
+        }
     }
 }

@@ -258,6 +258,7 @@ impl Client {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 panic!("nothing came within {PATIENCE:?}; so far {:?}", String::from_utf8_lossy(&self.rest))
             }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => self.read_some(),
             Err(_) => false,
         }
     }

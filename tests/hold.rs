@@ -70,6 +70,36 @@ fn a_short_prompt_overtakes_a_long_one_that_is_held() {
 }
 
 #[test]
+fn a_prompt_waits_for_room_in_an_engines_memory() {
+    let (go, goes) = channel::<()>();
+    let goes = Mutex::new(goes);
+    // The first token comes at once, the end when it is told to.
+    let origin = Origin::start(&["m"], move |peer, _| {
+        peer.send(format!("{SSE}9\r\ndata: x\n\n\r\n"))
+            && goes.lock().expect("no panic").recv_timeout(Duration::from_secs(30)).is_ok()
+            && peer.send("0\r\n\r\n")
+    });
+    origin.say_metrics("vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1250\"} 1\n");
+    let router = router(&origin, &["--engine-stats-interval", "1"]);
+    // Its figures are read once a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    // 20,000 tokens of memory; 60 KB are 15,000.
+    let mut first = ask(&router, 'a', 60, true);
+    first.head();
+    assert_eq!(first.next_chunk(), b"data: x\n\n");
+    let mut waits = ask(&router, 'b', 60, true);
+    eventually("it is held", || held(&router) == 1.0);
+    let mut fits = ask(&router, 'c', 10, true);
+    fits.head();
+    assert_eq!((got(&origin).as_str(), held(&router)), ("ac", 1.0));
+    go.send(()).expect("the engine lives");
+    go.send(()).expect("the engine lives");
+    waits.head();
+    assert_eq!((got(&origin).as_str(), held(&router)), ("acb", 0.0));
+    go.send(()).expect("the engine lives");
+}
+
+#[test]
 fn without_holding_each_goes_at_once() {
     let (origin, _go) = engine();
     let router = router(&origin, &["--ttft-hold-ms", "0"]);

@@ -60,6 +60,10 @@ fuzz_target!(|data: &[u8]| {
                 trie.insert_found(&key, holder, &found);
                 twin.insert(&key, holder);
             }
+            12..14 => {
+                trie.insert_let_go(&key, holder);
+                twin.insert(&key, holder);
+            }
             _ => {
                 trie.insert(&key, holder);
                 twin.insert(&key, holder);

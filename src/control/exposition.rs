@@ -142,8 +142,10 @@ fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
         bytes / tokens
     };
     figures(&names::CACHE_REACH_BYTES, &|slot| {
-        let reach = Some(fleet.reach_chunks(slot, chunk_bytes / token_bytes(slot)));
-        Some(f64::from(reach.filter(|&chunks| chunks != ENDLESS)?) * chunk_bytes)
+        let room_bytes = fleet.cache(slot).room_tokens(chunk_bytes / token_bytes(slot)) * token_bytes(slot);
+        let learnt = Some(fleet.belief(slot).reach_chunks()).filter(|&chunks| chunks != ENDLESS);
+        let learnt_bytes = learnt.map(|chunks| f64::from(chunks) * chunk_bytes);
+        if room_bytes.is_finite() { Some(room_bytes.max(0.0)) } else { learnt_bytes }
     });
     figures(&names::TOKEN_BYTES, &|slot| Some(token_bytes(slot)));
 }

@@ -78,7 +78,7 @@ impl Attempt<'_> {
             Some(pooled) => pooled,
             None => self.connect(client).await?,
         };
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = &mut self.observer {
             observer.connected(&client.worker, scratch, self.request);
         }
         let mut answer = Buffer::new(&client.worker.blocks, SMALL);

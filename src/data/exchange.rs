@@ -177,8 +177,12 @@ pub(super) struct Observer<'a> {
 
 impl Observer<'_> {
     /// There is a connection on which the request is going to be sent.
-    pub(super) fn connected(&self, worker: &Worker, scratch: &mut Scratch, request: &Request) {
-        self.plan.seed(worker, scratch, self.holder);
+    pub(super) fn connected(&mut self, worker: &Worker, scratch: &mut Scratch, request: &Request) {
+        self.running.iter().for_each(|running| running.sets_apart(worker));
+        let marked = self.plan.seed(worker, scratch, self.holder);
+        if let (Some(running), Some(marked)) = (&mut self.running, marked) {
+            running.takes(worker, marked);
+        }
         if worker.shared.config.log.requests {
             request_log::routed(worker, scratch, request, self.plan, self.backend, self.started.elapsed());
         }

@@ -6,7 +6,7 @@ use super::usage::{Tail, Usage};
 use super::worker::Worker;
 use crate::config;
 use crate::fleet::belief::Lesson;
-use crate::fleet::cache::{Came, Taking};
+use crate::fleet::cache::{APART, Leaves, Takes, Taking};
 use crate::fleet::prefill::Computing;
 use crate::fleet::snapshot::Snapshot;
 use crate::prompt::Chunks;
@@ -27,6 +27,10 @@ pub(super) struct Forecast {
     chunks: u32,
     chunk_tokens: f64,
     predicted_tokens: f64,
+    /// When the backend was sent what it holds, by the trie's clock.
+    marked: u64,
+    /// What of it was sent again since, with other prompts.
+    shared: u32,
     lesson: Lesson,
 }
 
@@ -56,23 +60,28 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
     scratch.outlooks.clear();
     scratch.outlooks.extend(slots().map(|slot| {
         let seen = shared.fleet.prefill(slot).look(now_ns);
+        let cache = shared.fleet.cache(slot);
+        let held_tokens = scratch
+            .matches
+            .of(slot)
+            .map_or(0.0, |found| f64::from(cache.believed(found.chunks, found.fresh, found.marked)) * chunk_tokens);
         Outlook {
-            held_tokens: f64::from(believed(worker, scratch.matches.of(slot), slot)) * chunk_tokens,
+            held_tokens,
             queue_s: seen.queue_s,
             factor: seen.factor,
             busy: seen.busy,
             computing: seen.computing,
             decoding: seen.decoding,
             kv_tokens: seen.kv_tokens,
+            room_tokens: cache.room_tokens(chunk_tokens),
         }
     }));
     let prompt_tokens = scratch.chunks.bytes() as f64 / token_bytes;
     let expected =
         choose(prompt_tokens, &scratch.outlooks, &speed(&routing.ttft), &price(&routing.ttft), worker.random())?;
     let slot = snapshot.backend(scratch.members[expected.index]).slot;
-    let found = scratch.matches.of(slot);
-    let (marked, age) = found.map_or((0, 0), |found| (found.chunks, found.age));
-    let fresh = believed(worker, found, slot);
+    let found = scratch.matches.of(slot).unwrap_or(Match::none(slot));
+    let fresh = shared.fleet.cache(slot).believed(found.chunks, found.fresh, found.marked);
     let forecast = Forecast {
         slot,
         work_s: expected.work_s,
@@ -82,14 +91,11 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
         chunks: scratch.chunks.key().len() as u32,
         chunk_tokens,
         predicted_tokens: scratch.outlooks[expected.index].held_tokens,
-        lesson: Lesson { marked, fresh, age, found: 0 },
+        marked: found.marked,
+        shared: found.shared,
+        lesson: Lesson { marked: found.chunks, fresh, age: found.age, found: 0 },
     };
     Some((expected, forecast))
-}
-
-/// Leading chunks that the backend of the slot is believed to hold, of those that are marked.
-fn believed(worker: &Worker, found: Option<Match>, slot: u16) -> u32 {
-    found.map_or(0, |found| worker.shared.fleet.cache(slot).believed(found.chunks, found.fresh, found.age))
 }
 
 /// Whether the request should be held until backends have computed more; it has been held for `waited_s`. If so: the seconds
@@ -102,7 +108,13 @@ pub(super) fn holds(
     waited_s: f64,
 ) -> Option<f64> {
     let speed = speed(&worker.shared.config.routing.ttft);
-    let ask = hold::Ask { index, work_s: forecast.work_s, waited_s, usual_s: worker.held.usual_s() };
+    let ask = hold::Ask {
+        index,
+        work_s: forecast.work_s,
+        waited_s,
+        usual_s: worker.held.usual_s(),
+        prompt_tokens: forecast.prompt_tokens,
+    };
     hold::holds(&ask, &scratch.outlooks, &speed).then_some(forecast.cold_s)
 }
 
@@ -117,8 +129,9 @@ fn add(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
 }
 
 fn set_horizon(worker: &Worker, forecast: &Forecast) {
-    let reach = worker.shared.fleet.reach_chunks(forecast.slot, forecast.chunk_tokens);
-    worker.shared.trie.set_horizon(forecast.slot, reach);
+    let trie = &worker.shared.trie;
+    let reach = worker.shared.fleet.reach_chunks(forecast.slot, forecast.chunk_tokens, trie.clock(forecast.slot));
+    trie.set_horizon(forecast.slot, reach);
 }
 
 /// A request that was sent under a forecast; dropping it, on whatever path, releases what it counts.
@@ -130,6 +143,8 @@ pub(super) struct Running<'a> {
     has_begun: bool,
     /// What it takes of the backend's cache, if the capacity of that is known.
     taking: Option<Taking<'a>>,
+    /// Chunks of the answer, as far as it has told.
+    answer: u32,
 }
 
 impl<'a> Running<'a> {
@@ -139,21 +154,30 @@ impl<'a> Running<'a> {
         let prefill = shared.fleet.prefill(forecast.slot);
         let tokens = forecast.prompt_tokens as u64;
         worker.held.sends(forecast.work_s);
-        let cache = shared.fleet.cache(forecast.slot);
-        let taking = (cache.capacity_tokens() > 0).then(|| {
-            let Lesson { marked, fresh, .. } = forecast.lesson;
-            let stale = marked.saturating_sub(fresh);
-            shared.trie.advance(forecast.slot, stale);
-            cache.begin(forecast.chunks.saturating_sub(fresh), stale)
-        });
-        set_horizon(worker, &forecast);
         Running {
             forecast,
             computing: prefill.begin(forecast.work_s, tokens, streamed, shared.micros() * 1000),
             generation: shared.trie.generation(forecast.slot),
             has_begun: false,
-            taking,
+            taking: None,
+            answer: 0,
         }
+    }
+
+    /// The prompt is about to be marked as the backend's.
+    pub(super) fn sets_apart(&self, worker: &Worker) {
+        if worker.shared.fleet.cache(self.forecast.slot).capacity_tokens() > 0 {
+            worker.shared.trie.advance(self.forecast.slot, APART);
+        }
+    }
+
+    /// The prompt was marked, at this clock.
+    pub(super) fn takes(&mut self, worker: &Worker, marked: u64) {
+        let Forecast { slot, chunks, marked: found_marked, shared, lesson, .. } = self.forecast;
+        let new = chunks.saturating_sub(lesson.fresh);
+        let takes = Takes { new, found: lesson.fresh.saturating_sub(shared), found_marked, marked };
+        self.taking = worker.shared.fleet.cache(slot).begin(takes);
+        set_horizon(worker, &self.forecast);
     }
 
     /// The first byte of a streamed answer's body is here.
@@ -183,21 +207,22 @@ impl<'a> Running<'a> {
         if belief.learn(lesson) {
             self.generation = shared.trie.raise(slot);
         }
-        let answer = chunks(usage.answer_tokens);
-        match &mut self.taking {
-            Some(taking) => taking.ended(Came { believed: lesson.fresh, found: lesson.found, answer }),
-            None => shared.trie.advance(slot, lesson.marked.saturating_sub(lesson.found).saturating_add(answer)),
+        self.answer = chunks(usage.answer_tokens);
+        if self.taking.is_none() {
+            let dropped = lesson.marked.saturating_sub(lesson.found);
+            shared.trie.advance(slot, dropped.saturating_add(self.answer));
         }
         set_horizon(worker, &self.forecast);
     }
 
     /// The answer has ended as it should: what the backend computed is the newest of what it has let go of.
     fn let_go(&mut self, worker: &Worker, key: &[u64]) {
-        let Some(taking) = self.taking.take() else { return };
+        let Some(mut taking) = self.taking.take() else { return };
         let trie = &worker.shared.trie;
         let slot = self.forecast.slot;
-        trie.advance(slot, taking.came().moves());
-        trie.insert(key, Holder { slot, generation: self.generation });
+        trie.advance(slot, APART);
+        let clock = trie.insert_let_go(key, Holder { slot, generation: self.generation });
+        taking.ended(Leaves { prompt: key.len() as u32, answer: self.answer, clock });
         drop(taking);
         set_horizon(worker, &self.forecast);
     }

@@ -282,10 +282,10 @@ impl Plan {
 
     /// Marks the prompt as held by the backend that gets it, on the prefix path and on the fallback alike. Called once
     /// there is a connection: a backend that cannot be reached must not be believed to hold anything.
-    pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) {
-        if self.asks_prefixes() && self.model.is_some() && !scratch.chunks.key().is_empty() {
-            worker.shared.trie.insert_found(scratch.chunks.key(), holder, &scratch.matches);
-        }
+    /// Gives what the trie's clock of the backend said.
+    pub(super) fn seed(&self, worker: &Worker, scratch: &Scratch, holder: Holder) -> Option<u64> {
+        let seeds = self.asks_prefixes() && self.model.is_some() && !scratch.chunks.key().is_empty();
+        seeds.then(|| worker.shared.trie.insert_found(scratch.chunks.key(), holder, &scratch.matches))
     }
 
     /// The key and the name of the request's session, if it has one.

@@ -81,11 +81,12 @@ impl Fleet {
         &self.cache[usize::from(slot)]
     }
 
-    /// How far back the slot's cache is believed to reach, by its capacity if that is known. A learnt reach that is less than
-    /// half of that outweighs it: then others fill the cache as well, whom this process does not see.
-    pub fn reach_chunks(&self, slot: u16, chunk_tokens: f64) -> u32 {
+    /// How far back the slot's cache is believed to reach when the trie's clock says `clock`, by its capacity if that is known.
+    /// A learnt reach that is less than half of that outweighs it: then others fill the cache as well, whom this process does
+    /// not see.
+    pub fn reach_chunks(&self, slot: u16, chunk_tokens: f64, clock: u64) -> u32 {
         let learnt = self.belief(slot).reach_chunks();
-        match self.cache(slot).reach(chunk_tokens) {
+        match self.cache(slot).reach(chunk_tokens, clock) {
             Some(known) if known == u32::MAX || learnt >= known / 2 => known,
             _ => learnt,
         }

@@ -27,7 +27,7 @@ const PRIOR_S: f32 = 0.5;
 const FACTORS: (f32, f32) = (0.01, 100.0);
 
 /// Seconds in which work of late fades to 1/e.
-const LATE_S: f32 = 30.0;
+const LATE_S: f32 = 90.0;
 
 const NS: f64 = 1e9;
 
@@ -69,7 +69,7 @@ pub struct Seen {
     pub queue_s: f64,
     /// How many times longer work takes than expected.
     pub factor: f64,
-    /// Share of its time that the backend spends on prompts, as of the last half minute.
+    /// Share of its time that the backend spends on prompts, as of the last minute and a half.
     pub busy: f64,
     /// Requests without a first token that will be seen to have one.
     pub computing: u32,
@@ -262,12 +262,12 @@ mod tests {
     #[test]
     fn busy_is_the_share_of_time_and_fades() {
         let prefill = Prefill::default();
-        for at in 0..200 {
+        for at in 0..600 {
             prefill.begin(0.5, 1, true, at * S).first_token(at * S + S / 2, 1.0);
         }
-        assert!((prefill.busy(199 * S) - 0.5).abs() < 0.02, "{}", prefill.busy(199 * S));
-        assert!((prefill.busy(229 * S) - 0.5 / std::f64::consts::E).abs() < 0.02);
-        assert!(prefill.busy(900 * S) < 1e-3);
+        assert!((prefill.busy(599 * S) - 0.5).abs() < 0.02, "{}", prefill.busy(599 * S));
+        assert!((prefill.busy(689 * S) - 0.5 / std::f64::consts::E).abs() < 0.02);
+        assert!(prefill.busy(3000 * S) < 3e-3);
     }
 
     #[test]

@@ -12,6 +12,7 @@ impl Ratio {
         Ratio(AtomicU64::new(pack(part, whole)))
     }
 
+    #[inline]
     pub(super) fn sums(&self) -> (f32, f32) {
         let word = self.0.load(Relaxed);
         (f32::from_bits((word >> 32) as u32), f32::from_bits(word as u32))

@@ -116,7 +116,7 @@ metrics! {
     PREFILL_FACTOR Gauge "trieway_prefill_time_factor" ["server"]
         "How many times longer the backend computes than the --ttft flags say, as learnt from first tokens.";
     CACHE_REACH_BYTES Gauge "trieway_cache_reach_bytes" ["server"]
-        "How far back the backend's cache reaches, in prompt bytes sent since, by its capacity or as learnt from its answers.";
+        "Prompt bytes that the backend's cache keeps beside what runs: by the capacity that it tells, or as learnt from its answers.";
     TOKEN_BYTES Gauge "trieway_prompt_bytes_per_token" ["server"]
         "Bytes of prompt a token, as learnt from the backend's answers.";
     SHADOW_REQUESTS_TOTAL Counter "trieway_shadow_requests_total" ["policy", "agreed"]

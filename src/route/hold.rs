@@ -5,6 +5,7 @@
 //!
 //! - while its backend computes others that don't fit into one pass together with it: in one pass they disturb each other
 //!   little, and passes that are not full waste the engine's time;
+//! - while its backend's memory has no room for it: there it would wait in front of whatever comes after it;
 //! - while it would take the last backend that computes nothing, if it is longer than usual and has not waited half its own
 //!   work: whoever comes meanwhile would have to wait for all of it.
 //!
@@ -38,6 +39,7 @@ pub struct Ask {
     pub waited_s: f64,
     /// Seconds of work of a usual prompt.
     pub usual_s: f64,
+    pub prompt_tokens: f64,
 }
 
 /// Whether the prompt should be held, or held longer.
@@ -45,6 +47,9 @@ pub fn holds(ask: &Ask, outlooks: &[Outlook], speed: &Speed) -> bool {
     let outlook = &outlooks[ask.index];
     let work_s = ask.work_s * outlook.factor;
     let pass_s = (speed.pass_s + speed.token_s * speed.pass_tokens) * outlook.factor;
+    if outlook.lacks_room(ask.prompt_tokens) && outlook.computing + outlook.decoding > 0 {
+        return true;
+    }
     let is_long = ask.work_s > ask.usual_s;
     if outlook.computing > 0 {
         return outlook.queue_s > FREE_S && outlook.queue_s + work_s > pass_s;
@@ -74,8 +79,16 @@ mod tests {
     /// A pass takes 168 ms.
     const SPEED: Speed =
         Speed { pass_s: 8e-3, token_s: 20e-6, attention_s: 1e-9, kv_token_s: 50e-9, pass_tokens: 8000.0 };
-    const FREE: Outlook =
-        Outlook { held_tokens: 0.0, queue_s: 0.0, factor: 1.0, busy: 0.0, computing: 0, decoding: 0, kv_tokens: 0 };
+    const FREE: Outlook = Outlook {
+        held_tokens: 0.0,
+        queue_s: 0.0,
+        factor: 1.0,
+        busy: 0.0,
+        computing: 0,
+        decoding: 0,
+        kv_tokens: 0,
+        room_tokens: f64::INFINITY,
+    };
 
     fn busy(queue_s: f64) -> Outlook {
         Outlook { queue_s, computing: 1, ..FREE }
@@ -83,7 +96,7 @@ mod tests {
 
     /// For the first of the outlooks, when 0.3 s are usual.
     fn asked(work_s: f64, waited_s: f64, outlooks: &[Outlook]) -> bool {
-        holds(&Ask { index: 0, work_s, waited_s, usual_s: 0.3 }, outlooks, &SPEED)
+        holds(&Ask { index: 0, work_s, waited_s, usual_s: 0.3, prompt_tokens: 4000.0 }, outlooks, &SPEED)
     }
 
     #[test]
@@ -94,6 +107,14 @@ mod tests {
         assert!(!asked(0.1, 0.0, &[busy(0.06)]) && asked(0.1, 0.0, &[busy(0.07)]));
         assert!(!asked(9.0, 0.0, &[busy(0.009)]), "it is as good as free");
         assert!(!asked(0.1, 0.0, &[Outlook { factor: 2.0, ..busy(0.12) }]), "a slow engine's pass takes longer");
+    }
+
+    #[test]
+    fn a_prompt_waits_for_room_in_the_backends_memory() {
+        let full = Outlook { room_tokens: 3999.0, decoding: 9, ..FREE };
+        assert!(asked(0.1, 0.0, &[full]) && !asked(0.1, 0.0, &[Outlook { room_tokens: 4000.0, ..full }]));
+        assert!(!asked(0.1, 0.0, &[Outlook { held_tokens: 1.0, ..full }]), "so much of it is there");
+        assert!(!asked(0.1, 0.0, &[Outlook { decoding: 0, ..full }]), "nothing will end there");
     }
 
     #[test]

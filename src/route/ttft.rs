@@ -6,19 +6,22 @@
 //! ```text
 //! u = L − h                                        tokens to compute: the prompt less what the backend holds
 //! w = u·(a + t0/T) + b·u·(L − u/2)                 seconds of work, times the backend's learnt factor
-//! s = 1 + (a·n + c·kv) / (t0 + a·T)                how much n decoding answers slow a pass down
-//! ttft  = (W + w)·s + (a·n + c·kv)·(1 − u/T)⁺      W: seconds of work that wait before it; at least one pass
-//! price = idle + load·ρ/(1 − ρ)                    ρ: share of its time that the backend has spent on prompts lately
-//! score = ttft·(1 + fair/cold) + w·price + company + 1.5 s·ρ
+//! d = a·n + c·kv                                   what n decoding answers add to a pass, in seconds
+//! s = 1 + d/(t0 + a·T)                             how much they slow a pass full of prompt down
+//! ttft  = (W + w)·s + d·(1 − u/T)⁺ + g + v         W: seconds of work that wait before it; at least one pass
+//! g = (t0 + d)/4                                   if answers are decoded and no prompt is computed: the rest of their step
+//! v = 3·a·(u − room)⁺/ρ                            until enough that runs has ended, if its memory lacks room
+//! price = idle + load·ρ̄/(1 − ρ̄)                    ρ: share of its time that a backend has spent on prompts lately; ρ̄: mean
+//! score = ttft·(1 + fair/cold) + w·price + company + 5 s·ρ
 //! ```
 //!
-//! **Price.** A second of work on a backend that is busy a share ρ of its time delays those who come to it by about
-//! ρ/(1 − ρ) seconds in all: the mean of a single-server queue. It makes hits worth waiting for under load, and since ρ is
-//! the backend's own, a backend that draws too much (a prefix that all prompts share) becomes dear until the prefix has
-//! spread. **Fairness.** A short prompt is slowed down more by the same wait; `cold` is what its work would be on an idle
-//! backend that holds nothing. **Company.** The seconds by which its own decoding and the others' will hold each other up.
-//! **Ahead.** A backend that has had more work of late than others stands back a little: among idle backends nothing else
-//! would keep all prompts with a common beginning from following the first.
+//! **Price.** A second of work in a fleet that is busy a share ρ̄ of its time delays those who come later by about
+//! ρ̄/(1 − ρ̄) seconds in all: the mean of a single-server queue. It makes hits worth waiting for under load. **Fairness.** A
+//! short prompt is slowed down more by the same wait; `cold` is what its work would be on an idle backend that holds nothing.
+//! **Company.** The seconds by which its own decoding and the others' will hold each other up. **Ahead.** A backend that has
+//! had more work of late than others stands back: one that draws too much (a prefix that all prompts share) does so until the
+//! prefix has spread, and among idle backends not all prompts with a common beginning follow the first. **Room.** What ends
+//! makes room as fast as prompts come in: ρ/a tokens a second.
 //!
 //! Must not know: where the figures come from, who learns them. `docs/decisions/0030` says what was tried.
 
@@ -51,9 +54,9 @@ impl Speed {
         rest * (token_s + self.attention_s * (prompt - rest / 2.0))
     }
 
-    /// How many times longer a pass full of prompt takes beside `decoding` answers with `kv_tokens` of context.
-    fn slowdown(&self, per_pass: f64, decoding: f64, kv_tokens: f64) -> f64 {
-        1.0 + (self.token_s * decoding + self.kv_token_s * kv_tokens) * per_pass
+    /// Seconds that `decoding` answers with `kv_tokens` of context add to a pass.
+    fn step_s(&self, decoding: f64, kv_tokens: f64) -> f64 {
+        self.token_s * decoding + self.kv_token_s * kv_tokens
     }
 
     /// One over the seconds of a pass full of prompt.
@@ -65,9 +68,9 @@ impl Speed {
 /// What work and company cost, in seconds of waiting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Price {
-    /// Of a second of work on a backend that has been idle.
+    /// Of a second of work where all have been idle.
     pub idle: f64,
-    /// Of a second of work, times ρ/(1 − ρ).
+    /// Of a second of work, times ρ̄/(1 − ρ̄).
     pub load: f64,
     /// Seconds of work at which a prompt's own wait counts double; shorter ones count more.
     pub fair_s: f64,
@@ -75,7 +78,7 @@ pub struct Price {
     pub answer_tokens: f64,
 }
 
-/// Above this share of its time a backend's price does not rise any more: 19 times its load's.
+/// Above this share of the backends' time the price does not rise any more: 19 times its load's.
 const BUSIEST: f64 = 0.95;
 
 /// One backend, as far as the first token goes.
@@ -94,6 +97,19 @@ pub struct Outlook {
     pub decoding: u32,
     /// Context of the requests that decode, in tokens.
     pub kv_tokens: u64,
+    /// Tokens for which its memory has room beside what runs; infinite if that is not known.
+    pub room_tokens: f64,
+}
+
+impl Outlook {
+    /// Tokens of the prompt for which its memory has no room.
+    fn shortage(&self, prompt_tokens: f64) -> f64 {
+        (prompt_tokens - self.held_tokens - self.room_tokens).max(0.0)
+    }
+
+    pub(super) fn lacks_room(&self, prompt_tokens: f64) -> bool {
+        self.shortage(prompt_tokens) > 0.0
+    }
 }
 
 /// The choice, and what is expected of it.
@@ -110,7 +126,16 @@ pub struct Expected {
 }
 
 /// What it costs, in seconds of waiting, to be busy all the time while the others are idle.
-const AHEAD_S: f64 = 1.5;
+const AHEAD_S: f64 = 5.0;
+
+/// Where in a step of its answers a backend is found.
+const REST_OF_STEP: f64 = 0.25;
+
+/// How many times longer it takes than on average until what runs has made room.
+const ROOM: f64 = 3.0;
+
+/// The least share of its time for that.
+const LEAST_BUSY: f64 = 0.1;
 
 /// Scores that are closer than this are equal.
 const EQUAL_S: f64 = 1e-6;
@@ -123,23 +148,28 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
     // Divisions that are the same for all.
     let per_token = 1.0 / speed.pass_tokens;
     let (token_s, per_pass) = (speed.token_s + speed.pass_s * per_token, speed.per_pass());
+    let busy = mean_busy(outlooks).min(BUSIEST);
+    let work_price = price.idle + price.load * busy / (1.0 - busy);
     for (index, outlook) in outlooks.iter().enumerate() {
         most_held = most_held.max(outlook.held_tokens);
         // Signed: the conversion of such words is one instruction.
         let (decoding, kv_tokens) = (f64::from(outlook.decoding), outlook.kv_tokens.cast_signed() as f64);
         let work_s = speed.work_at(token_s, prompt_tokens, outlook.held_tokens);
         let corrected_s = work_s * outlook.factor;
-        let slowdown = speed.slowdown(per_pass, decoding, kv_tokens);
+        let step_s = speed.step_s(decoding, kv_tokens);
+        let slowdown = 1.0 + step_s * per_pass;
         // A prompt that fills no pass shares the last one with a whole step of every answer.
-        let step_s = speed.token_s * decoding + speed.kv_token_s * kv_tokens;
-        let unfilled = (1.0 - (prompt_tokens - outlook.held_tokens) * per_token).max(0.0);
-        let ttft_s = (outlook.queue_s + corrected_s) * slowdown + step_s * outlook.factor * unfilled.min(1.0);
-        let busy = outlook.busy.min(BUSIEST);
-        let work_price = price.idle + price.load * busy / (1.0 - busy);
+        let unfilled = (1.0 - (prompt_tokens - outlook.held_tokens) * per_token).clamp(0.0, 1.0);
+        let is_in_step = decoding > 0.0 && outlook.queue_s <= 0.0;
+        let rest_s = if is_in_step { REST_OF_STEP * (speed.pass_s + step_s) } else { 0.0 };
+        let mut ttft_s = (outlook.queue_s + corrected_s) * slowdown + (step_s * unfilled + rest_s) * outlook.factor;
+        let shortage = outlook.shortage(prompt_tokens);
+        if shortage > 0.0 {
+            ttft_s += ROOM * speed.token_s * outlook.factor * shortage / outlook.busy.max(LEAST_BUSY);
+        }
         let pace_s = 2.0 * speed.token_s * decoding + speed.kv_token_s * (kv_tokens + decoding * prompt_tokens);
         let company_s = price.answer_tokens * pace_s * outlook.factor;
-        let ahead_s = outlook.busy * AHEAD_S;
-        let score = ttft_s * fairness + corrected_s * work_price + company_s + ahead_s;
+        let score = ttft_s * fairness + corrected_s * work_price + company_s + AHEAD_S * outlook.busy;
         if score > best_score + EQUAL_S {
             continue;
         }
@@ -151,6 +181,14 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
         }
     }
     best.map(|best| Expected { reason: reason(outlooks[best.index].held_tokens, most_held), ..best })
+}
+
+/// Four sums at a time: one would wait for itself.
+fn mean_busy(outlooks: &[Outlook]) -> f64 {
+    let (fours, rest) = outlooks.as_chunks::<4>();
+    let sums = fours.iter().fold([0.0; 4], |sums, four| std::array::from_fn(|at| sums[at] + four[at].busy));
+    let rest = rest.iter().map(|outlook| outlook.busy);
+    sums.into_iter().chain(rest).sum::<f64>() / outlooks.len() as f64
 }
 
 fn reason(held: f64, most_held: f64) -> Reason {
@@ -168,8 +206,16 @@ mod tests {
     const SPEED: Speed =
         Speed { pass_s: 8e-3, token_s: 20e-6, attention_s: 1e-9, kv_token_s: 50e-9, pass_tokens: 8000.0 };
     const PRICE: Price = Price { idle: 0.25, load: 1.0, fair_s: 0.3, answer_tokens: 9.0 };
-    const IDLE: Outlook =
-        Outlook { held_tokens: 0.0, queue_s: 0.0, factor: 1.0, busy: 0.0, computing: 0, decoding: 0, kv_tokens: 0 };
+    const IDLE: Outlook = Outlook {
+        held_tokens: 0.0,
+        queue_s: 0.0,
+        factor: 1.0,
+        busy: 0.0,
+        computing: 0,
+        decoding: 0,
+        kv_tokens: 0,
+        room_tokens: f64::INFINITY,
+    };
 
     fn pick(prompt: f64, outlooks: &[Outlook]) -> (usize, Reason) {
         let chosen = choose(prompt, outlooks, &SPEED, &PRICE, 7).expect("some");
@@ -181,7 +227,7 @@ mod tests {
         // 1000 of 3000 tokens: 1000·(20 + 1) µs and 1000·2500 ns of attention.
         assert!((SPEED.work_s(3000.0, 2000.0) - (0.021 + 0.0025)).abs() < 1e-12);
         assert!(SPEED.work_s(3000.0, 3000.0) > 0.0, "the last token is computed");
-        assert!((SPEED.slowdown(SPEED.per_pass(), 10.0, 100_000.0) - (1.0 + (0.2e-3 + 5e-3) / 0.168)).abs() < 1e-12);
+        assert!((SPEED.step_s(10.0, 100_000.0) * SPEED.per_pass() - (0.2e-3 + 5e-3) / 0.168).abs() < 1e-12);
     }
 
     #[test]
@@ -223,6 +269,20 @@ mod tests {
     fn a_slow_backend_and_a_crowded_one_are_avoided() {
         assert_eq!(pick(1000.0, &[Outlook { factor: 1.5, ..IDLE }, IDLE]).0, 1);
         assert_eq!(pick(1000.0, &[Outlook { decoding: 20, kv_tokens: 20_000, ..IDLE }, IDLE]).0, 1);
+    }
+
+    #[test]
+    fn a_backend_whose_memory_is_full_is_avoided_unless_it_holds_the_prompt() {
+        let full = Outlook { room_tokens: 500.0, ..IDLE };
+        let pressed = Outlook { queue_s: 0.02, ..IDLE };
+        assert_eq!(pick(4000.0, &[full, pressed]).0, 1);
+        assert_eq!(pick(500.0, &[full, pressed]).0, 0, "there is room for so much");
+        assert_eq!(pick(4000.0, &[Outlook { held_tokens: 3500.0, ..full }, pressed]).0, 0);
+    }
+
+    #[test]
+    fn an_idle_backend_is_taken_rather_than_one_within_a_step() {
+        assert_eq!(pick(9000.0, &[Outlook { decoding: 1, kv_tokens: 100, ..IDLE }, IDLE]).0, 1);
     }
 
     #[test]

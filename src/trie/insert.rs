@@ -30,7 +30,10 @@ enum Step {
 struct Walk<'t> {
     trie: &'t Trie,
     holder: Holder,
-    stamp: Stamp,
+    /// The mark of a run says `clock`, and `slope` more for each of the key's `length` chunks from the run's first on.
+    clock: u64,
+    slope: u64,
+    length: usize,
     /// Chunks that the backend was not believed to hold before.
     fresh: u32,
 }
@@ -49,21 +52,43 @@ impl Trie {
     ///
     /// What others evicted since that lookup stays forgotten until the next insert. An answer for another key does no
     /// harm: then this is `insert`.
-    pub fn insert_found(&self, key: &[u64], holder: Holder, found: &Matches) {
-        self.insert_from(found.settled(key, holder), key, holder);
+    ///
+    /// Gives what the slot's clock said: with that, what had no young mark is marked.
+    pub fn insert_found(&self, key: &[u64], holder: Holder, found: &Matches) -> u64 {
+        self.insert_from(found.settled(key, holder), key, holder)
     }
 
-    fn insert_from(&self, start: usize, key: &[u64], holder: Holder) {
+    fn insert_from(&self, start: usize, key: &[u64], holder: Holder) -> u64 {
+        let clock = self.slots.clock(holder.slot);
+        if let Some(fresh) = self.walk(start, key, holder, clock, 0) {
+            self.slots.sent(holder.slot, fresh);
+        }
+        clock
+    }
+
+    /// [`Trie::insert`] of what `holder` lets go of: an engine drops the end of a prompt first. So the clock moves by the
+    /// key's length, and the key's beginning is marked as that much younger than its end.
+    ///
+    /// Gives what the clock said before.
+    pub fn insert_let_go(&self, key: &[u64], holder: Holder) -> u64 {
+        let clock = self.slots.clock(holder.slot);
+        if self.walk(0, key, holder, clock, 1).is_some() {
+            self.slots.sent(holder.slot, key.len() as u32);
+        }
+        clock
+    }
+
+    /// Marks the key from `start` on; how many chunks are marked that were not. `None`: the holder's life is over.
+    fn walk(&self, start: usize, key: &[u64], holder: Holder, clock: u64, slope: u64) -> Option<u32> {
         if self.slots.generation(holder.slot) != Some(holder.generation) {
             self.ledger().void.fetch_add(1, Ordering::Relaxed);
-            return;
+            return None;
         }
-        let stamp = self.slots.now(holder.slot);
-        let mut walk = Walk { trie: self, holder, stamp, fresh: 0 };
+        let mut walk = Walk { trie: self, holder, clock, slope, length: key.len(), fresh: 0 };
         if start < key.len() {
             walk.run(key, start);
         }
-        self.slots.sent(holder.slot, walk.fresh);
+        Some(walk.fresh)
     }
 
     /// Corrects a wrong belief: of `key`, `holder` keeps its first `keep_chunks` chunks at most.
@@ -119,7 +144,7 @@ impl Walk<'_> {
             let growth = &rest[matched..rest.len().min(MAX_RUN)];
             return self.rebuild(edge, growth, run.len(), guard);
         }
-        match holders::put(edge.node.marks(), self.mark(matched), &self.trie.slots) {
+        match holders::put(edge.node.marks(), self.mark(start, matched), &self.trie.slots) {
             Some(fresh) => {
                 self.fresh += fresh;
                 Step::On(matched)
@@ -133,8 +158,10 @@ impl Walk<'_> {
         run.len() < MAX_RUN && rest.len() > run.len() && self.trie.table.find(rest[run.len()], guard).is_none()
     }
 
-    fn mark(&self, held: usize) -> Mark {
-        Mark { slot: self.holder.slot, generation: self.holder.generation, held: held as u8, stamp: self.stamp }
+    /// For a run that begins at `start`.
+    fn mark(&self, start: usize, held: usize) -> Mark {
+        let stamp = Stamp::at(self.clock + self.slope * (self.length - start) as u64);
+        Mark { slot: self.holder.slot, generation: self.holder.generation, held: held as u8, stamp }
     }
 
     /// A run of its own for the beginning of `rest`.
@@ -145,7 +172,7 @@ impl Walk<'_> {
         };
         let node = room.build(start as u32, run, &[]);
         self.trie.ledger().built(run.len());
-        node.view().marks()[0].store(self.mark(run.len()).pack(), Ordering::Relaxed);
+        node.view().marks()[0].store(self.mark(start, run.len()).pack(), Ordering::Relaxed);
         let mut outcome = self.trie.table.publish(node, guard, |twin| self.trie.retire(twin, guard));
         if let Published::Full(node) = outcome {
             outcome = self.trie.displace(node, guard);
@@ -193,7 +220,7 @@ impl Walk<'_> {
             cell.store(mark.pack(), Ordering::Relaxed);
         }
         let held = matched + growth.len();
-        let Some(fresh) = holders::put(cells, self.mark(held), slots) else {
+        let Some(fresh) = holders::put(cells, self.mark(node.depth() as usize, held), slots) else {
             self.discard(copy);
             return Step::Lost;
         };

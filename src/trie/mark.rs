@@ -34,6 +34,11 @@ impl Stamp {
         Stamp(now.0.wrapping_sub(age_units.min(STAMP_MASK >> 1)) & STAMP_MASK)
     }
 
+    /// What the clock said so many chunks before, modulo 2^33.
+    pub(super) fn before(self, age_chunks: u32) -> u64 {
+        u64::from(self.0.wrapping_sub(age_chunks / STAMP_CHUNKS as u32) & STAMP_MASK) * STAMP_CHUNKS
+    }
+
     /// How much the clock has moved since `self`, in stamp units.
     ///
     /// The clock is read before the mark, so a mark may be a little ahead of it: the upper half of the circle counts

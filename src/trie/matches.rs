@@ -19,6 +19,17 @@ pub struct Match {
     pub fresh: u32,
     /// Chunks that the backend was newly sent since the last run of these was sent to it, to within 160 chunks.
     pub age: u32,
+    /// What the slot's clock said when the last run of these was sent to it, in chunks modulo 2^33, to within 32 chunks.
+    pub marked: u64,
+    /// Leading chunks that were sent again since the last run of these was, with other prompts; whole runs.
+    pub shared: u32,
+}
+
+impl Match {
+    /// Of a slot that holds nothing.
+    pub fn none(slot: u16) -> Match {
+        Match { slot, chunks: 0, fresh: 0, age: 0, marked: 0, shared: 0 }
+    }
 }
 
 /// The matches of one lookup.
@@ -32,6 +43,9 @@ pub struct Matches {
 
 const NOWHERE: u16 = u16::MAX;
 
+/// Chunks by which the marks of one prompt may be apart, beside what its runs are long: younger ones are not renewed.
+const ONE_PROMPT: u32 = (RENEW_UNITS + 1) * STAMP_CHUNKS as u32;
+
 #[derive(Clone, Copy)]
 struct Reach {
     slot: u16,
@@ -43,6 +57,7 @@ struct Reach {
     horizon: u32,
     /// The position of the last run that was reached.
     last_run: u32,
+    shared: u32,
     /// Age of the oldest mark on the way, in stamp units.
     oldest_units: u32,
 }
@@ -115,7 +130,7 @@ impl Matches {
             let Some(mark) = Mark::unpack(cell.load(Ordering::Relaxed)) else { continue };
             let reach = if start == 0 { self.begin(mark, slots) } else { self.resume(mark, start) };
             if let Some(reach) = reach {
-                reach.extend(start, u32::from(mark.held).min(matched), mark.stamp);
+                reach.extend(start, matched, mark);
                 reached |= reach.chunks == start + matched;
             }
         }
@@ -143,6 +158,7 @@ impl Matches {
             age: 0,
             horizon: slots.horizon(mark.slot),
             last_run: 0,
+            shared: 0,
             oldest_units: 0,
         });
         self.reaches.last_mut()
@@ -158,15 +174,23 @@ impl Matches {
 
 impl Reach {
     fn answer(&self) -> Match {
-        Match { slot: self.slot, chunks: self.chunks, fresh: self.fresh, age: self.age }
+        let Reach { slot, chunks, fresh, age, shared, .. } = *self;
+        Match { slot, chunks, fresh, age, marked: self.now.before(age), shared }
     }
 
-    fn extend(&mut self, start: u32, held: u32, stamp: Stamp) {
-        let age_units = stamp.age_units(self.now);
-        self.chunks = start + held;
+    /// Of a run whose first `matched` chunks are the key's.
+    fn extend(&mut self, start: u32, matched: u32, mark: Mark) {
+        let age_units = mark.stamp.age_units(self.now);
+        // Half a circle of stamps at most: it fits.
+        let age = age_units * STAMP_CHUNKS as u32;
+        // Within one prompt that was let go of, marks age by as much as the runs are long.
+        if age.saturating_sub(self.age) > start - self.last_run + ONE_PROMPT {
+            self.shared = start;
+        }
+        self.age = age;
+        self.chunks = start + matched.min(mark.held.into());
         self.last_run = start;
         self.oldest_units = self.oldest_units.max(age_units);
-        self.age = age_units.saturating_mul(STAMP_CHUNKS as u32);
         if self.fresh == start && self.age < self.horizon {
             self.fresh = self.chunks;
         }

@@ -213,8 +213,13 @@ impl Trie {
         self.slots.set_horizon(slot, chunks);
     }
 
+    /// The clock of `slot`, in chunks; 0 for a slot that does not exist.
+    pub fn clock(&self, slot: u16) -> u64 {
+        self.slots.clock(slot)
+    }
+
     /// Moves the clock of `slot`: its cache took up so many chunks more than the inserts could tell, such as an answer, or
-    /// what it had dropped and was sent again.
+    /// what it had dropped and was sent again; or marks from now on are to be told from those before.
     pub fn advance(&self, slot: u16, chunks: u32) {
         self.slots.advance(slot, chunks);
     }

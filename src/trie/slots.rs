@@ -88,8 +88,13 @@ impl Slots {
         }
     }
 
+    /// In chunks.
+    pub(super) fn clock(&self, slot: u16) -> u64 {
+        self.clocks.get(usize::from(slot)).map_or(0, |clock| clock.chunks.load(Relaxed))
+    }
+
     pub(super) fn now(&self, slot: u16) -> Stamp {
-        Stamp::at(self.clocks.get(usize::from(slot)).map_or(0, |clock| clock.chunks.load(Relaxed)))
+        Stamp::at(self.clock(slot))
     }
 
     /// Counts an insert that gave the backend `fresh` chunks which it was not believed to hold.

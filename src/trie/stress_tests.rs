@@ -51,6 +51,7 @@ fn act(trie: &Trie, dice: &mut Dice, found: &mut Matches) {
             trie.lookup(&key, found);
             trie.insert_found(&key, holder, found);
         }
+        31..=33 => _ = trie.insert_let_go(&key, holder),
         _ => trie.insert(&key, holder),
     }
 }
@@ -79,9 +80,13 @@ fn everything_at_once_keeps_the_invariants() {
     for (buckets, node_bytes) in [(1, 2_000), (2, 20_000), (64, 200_000)] {
         let fixed = Trie::with_table(buckets, 1 << 30, SLOTS).stats().used_bytes;
         let trie = Trie::with_table(buckets, fixed + node_bytes, SLOTS);
-        run(&trie, act);
-        trie.check().unwrap();
-        assert!(trie.stats().evicted_nodes > 0);
+        // As often as it takes on a busy machine.
+        let evicts = (0..30).any(|_| {
+            run(&trie, act);
+            trie.check().unwrap();
+            trie.stats().evicted_nodes > 0
+        });
+        assert!(evicts);
     }
 }
 

@@ -226,6 +226,45 @@ fn age_and_freshness_follow_the_backends_byte_clock() {
 }
 
 #[test]
+fn what_is_let_go_of_is_older_at_its_end() {
+    let trie = trie(8 << 20);
+    let (talk, mut found) = (key(0..1_000), Matches::new(SLOTS));
+    let mut seen = |trie: &Trie| {
+        trie.lookup(&talk, &mut found);
+        found.of(0).unwrap()
+    };
+    trie.insert(&talk, holder(&trie, 0));
+    let before = trie.insert_let_go(&talk, holder(&trie, 0));
+    assert_eq!((before, trie.clock(0)), (1_000, 2_000));
+    let (end, unit) = (seen(&trie), STAMP_CHUNKS as u32);
+    // The last run's first chunk, and runs are of 124.
+    assert_eq!(end.marked, (1_000 + 1_000 - 992) / STAMP_CHUNKS * STAMP_CHUNKS);
+    assert!((992 - unit..=992 + unit).contains(&end.age), "{}", end.age);
+    trie.set_horizon(0, 500);
+    let fresh = seen(&trie).fresh;
+    assert!((480..=620).contains(&fresh) && fresh.is_multiple_of(MAX_RUN as u32), "{fresh}");
+    trie.advance(0, 10_000);
+    assert_eq!((seen(&trie).chunks, seen(&trie).fresh), (1_000, 0));
+    trie.check().unwrap();
+}
+
+#[test]
+fn what_was_sent_again_with_another_prompt_is_told_from_what_was_not() {
+    let (trie, mut found) = (trie(8 << 20), Matches::new(SLOTS));
+    let prompt = |own: u64| [key(0..200), key(own..own + 100)].concat();
+    let mut shared = |own: u64| {
+        trie.lookup(&prompt(own), &mut found);
+        found.of(0).map(|found| (found.chunks, found.shared))
+    };
+    trie.insert_let_go(&prompt(1_000), holder(&trie, 0));
+    assert_eq!(shared(1_000), Some((300, 0)));
+    trie.advance(0, 2_000);
+    trie.insert_let_go(&prompt(5_000), holder(&trie, 0));
+    // Two runs of 124 have some of what both begin with.
+    assert_eq!((shared(1_000), shared(5_000)), (Some((300, 248)), Some((300, 0))));
+}
+
+#[test]
 fn an_insert_after_a_lookup_goes_on_where_the_answer_ends() {
     let trie = trie(1 << 20);
     let (talk, mut found) = (key(0..700), Matches::new(SLOTS));

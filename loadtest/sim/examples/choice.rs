@@ -1,4 +1,5 @@
-//! What one choice by `ttft` costs: reading every backend's estimates and scoring them.
+//! What one choice costs: by `ttft`, reading every backend's estimates and scoring them; by the others, which are given the same
+//! candidates. A shadow policy costs one choice more.
 //!
 //! `cargo run --profile sim -p trieway-sim --example choice`. The best of many rounds, in nanoseconds a choice.
 
@@ -8,12 +9,13 @@ use std::time::Instant;
 use trieway::fleet::Fleet;
 use trieway::fleet::tenants::Tenants;
 use trieway::route::ttft::{Outlook, Price, Speed, choose};
+use trieway::route::{self, Candidate};
 use trieway::trie::{Holder, Matches, Options, Trie};
 
 const SPEED: Speed =
     Speed { pass_s: 7.5e-3, token_s: 21.5e-6, attention_s: 1e-9, kv_token_s: 49e-9, pass_tokens: 8192.0 };
-const PRICE: Price = Price { idle: 0.25, load: 1.0, fair_s: 0.3, answer_tokens: 9.0 };
-const PER_ROUND: u32 = 2_000;
+const PRICE: Price = Price { idle: 1.0, load: 3.0, fair_s: 1.2, answer_tokens: 10.0 };
+const PER_ROUND: u64 = 2_000;
 
 fn main() {
     for backends in [2, 8, 64, 512] {
@@ -22,6 +24,7 @@ fn main() {
         let key: Vec<u64> = (0..300).map(|at| at * 0x9e37_79b9_7f4a_7c15 + 1).collect();
         let mut held = Vec::new();
         for slot in 0..backends as u16 {
+            fleet.cache(slot).set_capacity_tokens(400_000);
             // Every backend holds some of the prompt, decodes two answers and has one prompt waiting.
             trie.insert(&key[..1 + usize::from(slot) * 299 / backends], Holder { slot, generation: 0 });
             for at in 0..3 {
@@ -35,27 +38,49 @@ fn main() {
         let mut matches = Matches::new(backends);
         trie.lookup(&key, &mut matches);
         let mut outlooks = Vec::with_capacity(backends);
-        let best = (0..200).map(|round| {
-            let begin = Instant::now();
-            for turn in 0..PER_ROUND {
-                let now_ns = 200_000_000 + u64::from(turn);
-                outlooks.clear();
-                outlooks.extend((0..backends as u16).map(|slot| {
-                    let seen = fleet.prefill(slot).look(now_ns);
-                    Outlook {
-                        held_tokens: matches.of(slot).map_or(0.0, |found| f64::from(found.fresh) * 32.0),
-                        queue_s: seen.queue_s,
-                        factor: seen.factor,
-                        busy: seen.busy,
-                        computing: seen.computing,
-                        decoding: seen.decoding,
-                        kv_tokens: seen.kv_tokens,
-                    }
-                }));
-                black_box(choose(9_600.0, &outlooks, &SPEED, &PRICE, u64::from(turn) ^ round));
-            }
-            begin.elapsed().as_nanos() as f64 / f64::from(PER_ROUND)
+        let ttft = best_ns(|turn| {
+            outlooks.clear();
+            outlooks.extend((0..backends as u16).map(|slot| {
+                let seen = fleet.prefill(slot).look(200_000_000 + turn % 1_000);
+                let cache = fleet.cache(slot);
+                let held = matches.of(slot).map_or(0, |found| cache.believed(found.chunks, found.fresh, found.marked));
+                Outlook {
+                    held_tokens: f64::from(held) * 32.0,
+                    queue_s: seen.queue_s,
+                    factor: seen.factor,
+                    busy: seen.busy,
+                    computing: seen.computing,
+                    decoding: seen.decoding,
+                    kv_tokens: seen.kv_tokens,
+                    room_tokens: cache.room_tokens(32.0),
+                }
+            }));
+            black_box(choose(9_600.0, &outlooks, &SPEED, &PRICE, turn));
         });
-        println!("{backends:>4} backends: {:>7.0} ns a choice", best.fold(f64::INFINITY, f64::min));
+        let candidates: Vec<Candidate> = (0..backends as u64)
+            .map(|at| Candidate {
+                identity: at,
+                in_window: at % 7,
+                in_flight: 3,
+                in_flight_bytes: 4_000 * at,
+                matched_bytes: at % 5 * 1_000,
+                cold_permille: 0,
+            })
+            .collect();
+        let prefixaware = best_ns(|turn| _ = black_box(route::prefixaware(&candidates, 0, turn)));
+        let leastload = best_ns(|turn| _ = black_box(route::leastload(&candidates, turn, turn)));
+        println!(
+            "{backends:>4} backends: ttft {ttft:>6.0}, prefixaware {prefixaware:>6.0}, leastload {leastload:>6.0} ns a choice"
+        );
     }
+}
+
+/// Of many rounds, the one with the least nanoseconds a call.
+fn best_ns(mut call: impl FnMut(u64)) -> f64 {
+    let rounds = (0..200).map(|round| {
+        let begin = Instant::now();
+        (0..PER_ROUND).for_each(|turn| call(round * PER_ROUND + turn));
+        begin.elapsed().as_nanos() as f64 / PER_ROUND as f64
+    });
+    rounds.fold(f64::INFINITY, f64::min)
 }

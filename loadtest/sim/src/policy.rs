@@ -36,10 +36,10 @@ const NAMES: &[(&str, &[(&str, f64)])] = &[
     (
         "ttft",
         &[
-            ("load", 1.0),
-            ("idle", 0.25),
-            ("fair", 0.3),
-            ("answer", 9.0),
+            ("load", 3.0),
+            ("idle", 1.0),
+            ("fair", 1.2),
+            ("answer", 10.0),
             ("told", 1.0),
             ("exact", 0.0),
             ("hold", 5.0),

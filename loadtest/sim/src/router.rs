@@ -5,7 +5,7 @@
 use trieway::fleet::Fleet;
 use trieway::fleet::arrivals::Window;
 use trieway::fleet::belief::Lesson;
-use trieway::fleet::cache::{Came, Taking};
+use trieway::fleet::cache::{APART, Leaves, Takes, Taking};
 use trieway::fleet::load::InFlight;
 use trieway::fleet::prefill::Computing;
 use trieway::fleet::tenants::Tenants;
@@ -54,7 +54,7 @@ struct Sent<'a> {
     uncached_tokens: u32,
     slowdown: f64,
     lesson: Lesson,
-    taking: Taking<'a>,
+    taking: Option<Taking<'a>>,
     in_flight: InFlight<'a>,
     computing: Computing<'a>,
 }
@@ -110,7 +110,13 @@ impl<'a> Router<'a> {
         let (backend, work_s, slowdown) = match self.policy {
             Policy::Ttft(ttft) => {
                 let expected = self.by_ttft(ttft, request, engines, now_ns, random);
-                let ask = Ask { index: expected.index, work_s: expected.work_s, waited_s, usual_s: self.usual_s };
+                let ask = Ask {
+                    index: expected.index,
+                    work_s: expected.work_s,
+                    waited_s,
+                    usual_s: self.usual_s,
+                    prompt_tokens: request.prompt_tokens.into(),
+                };
                 if waited_s < ttft.hold_s && hold::holds(&ask, &self.outlooks, &ttft.speed) {
                     return None;
                 }
@@ -120,13 +126,15 @@ impl<'a> Router<'a> {
             policy => (self.by_view(policy, request, engines, others, random), 0.0, 1.0),
         };
         let slot = backend as u16;
-        let known = self.matches.of(slot).unwrap_or(Match { slot, chunks: 0, fresh: 0, age: 0 });
+        let known = self.matches.of(slot).unwrap_or(Match::none(slot));
         let believed = self.believed(slot);
         let cache = self.plain.fleet.cache(slot);
         let new = self.key.len() as u32 - believed;
         if cache.capacity_tokens() > 0 {
-            self.plain.trie.advance(slot, known.chunks - believed);
+            self.plain.trie.advance(slot, APART);
         }
+        let holder = Holder { slot, generation: self.plain.trie.generation(slot) };
+        let marked = self.plain.trie.insert_found(&self.key, holder, &self.matches);
         let uncached_tokens = request.prompt_tokens - cached(&engines[backend], request);
         let fleet = &self.plain.fleet;
         fleet.arrivals.count(0, slot);
@@ -136,12 +144,15 @@ impl<'a> Router<'a> {
             uncached_tokens,
             slowdown,
             lesson: Lesson { marked: known.chunks, fresh: believed, age: known.age, found: 0 },
-            taking: cache.begin(new, known.chunks - believed),
+            taking: cache.begin(Takes {
+                new,
+                found: believed.saturating_sub(known.shared),
+                found_marked: known.marked,
+                marked,
+            }),
             in_flight: fleet.load(slot).begin(u64::from(request.prompt_tokens * TOKEN_BYTES)),
             computing: fleet.prefill(slot).begin(work_s, u64::from(request.prompt_tokens), true, now_ns),
         });
-        let holder = Holder { slot, generation: self.plain.trie.generation(slot) };
-        self.plain.trie.insert_found(&self.key, holder, &self.matches);
         self.set_horizon(slot);
         Some(backend)
     }
@@ -167,13 +178,12 @@ impl<'a> Router<'a> {
             self.plain.trie.raise(slot);
         }
         let answer = request.output_tokens / CHUNK_TOKENS;
-        if self.plain.fleet.cache(slot).capacity_tokens() > 0 {
-            let came = Came { believed: lesson.fresh, found: lesson.found, answer };
-            self.plain.trie.advance(slot, came.moves());
+        if let Some(taking) = &mut sent.taking {
             write_key(request, &mut self.key);
             let holder = Holder { slot, generation: self.plain.trie.generation(slot) };
-            self.plain.trie.insert(&self.key, holder);
-            sent.taking.ended(came);
+            self.plain.trie.advance(slot, APART);
+            let clock = self.plain.trie.insert_let_go(&self.key, holder);
+            taking.ended(Leaves { prompt: self.key.len() as u32, answer, clock });
             drop(sent);
         } else {
             let dropped = lesson.marked.saturating_sub(lesson.found);
@@ -183,13 +193,14 @@ impl<'a> Router<'a> {
     }
 
     fn set_horizon(&self, slot: u16) {
-        self.plain.trie.set_horizon(slot, self.plain.fleet.reach_chunks(slot, CHUNK_TOKENS.into()));
+        let clock = self.plain.trie.clock(slot);
+        self.plain.trie.set_horizon(slot, self.plain.fleet.reach_chunks(slot, CHUNK_TOKENS.into(), clock));
     }
 
     /// Leading chunks of the key that the backend is believed to hold.
     fn believed(&self, slot: u16) -> u32 {
         let found = self.matches.of(slot);
-        found.map_or(0, |found| self.plain.fleet.cache(slot).believed(found.chunks, found.fresh, found.age))
+        found.map_or(0, |found| self.plain.fleet.cache(slot).believed(found.chunks, found.fresh, found.marked))
     }
 
     fn by_ttft(
@@ -214,6 +225,7 @@ impl<'a> Router<'a> {
                 computing: seen.computing,
                 decoding: seen.decoding,
                 kv_tokens: seen.kv_tokens,
+                room_tokens: self.plain.fleet.cache(slot).room_tokens(CHUNK_TOKENS.into()),
             }
         }));
         self.outlooks = outlooks;

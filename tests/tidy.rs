@@ -246,6 +246,21 @@ fn the_operations_page_has_every_line_that_asks_for_somebody() {
 }
 
 #[test]
+fn each_decision_has_a_number_of_its_own() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/decisions");
+    let mut seen = std::collections::HashSet::new();
+    for entry in folder.read_dir().expect("the folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let number: u32 = name.split('-').next().and_then(|number| number.parse().ok()).expect("a number in front");
+        let text = std::fs::read_to_string(&path).expect("text");
+        assert!(text.starts_with(&format!("# {number}. ")), "{name} begins with its number");
+        assert!(seen.insert(number), "there are two decisions {number}");
+    }
+    assert!(seen.len() > 10);
+}
+
+#[test]
 fn the_check_has_all_its_steps_and_is_what_ci_calls() {
     let read = |path: &str| {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path);

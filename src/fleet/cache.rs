@@ -249,7 +249,7 @@ impl Cache {
         while place < after {
             let step = place / rings.step;
             let next = after.min((step + 1) * rings.step);
-            // What is gone stays so: it came back into the queue's place that others have passed.
+            // A step that is given up stays empty.
             if step >= self.first.load(Relaxed) {
                 rings.left(step).fetch_add((next - place) as u32, Relaxed);
                 self.queued.fetch_add((next - place) as i64, Relaxed);
@@ -291,15 +291,12 @@ mod tests {
 
     use super::*;
 
-    /// A cache with the trie's clock, and what each prompt's end and beginning are marked with.
+    /// A cache with the trie's clock, and what each prompt is marked with: in its middle, once it is let go of.
     struct World {
         cache: Cache,
         clock: u64,
         marks: HashMap<u32, u64>,
     }
-
-    /// Of a prompt that runs.
-    type Running<'a> = (u32, u32, Option<Taking<'a>>);
 
     const CHUNK_TOKENS: f64 = 32.0;
 
@@ -321,14 +318,14 @@ mod tests {
             self.cache.believed(1, fresh, marked) == 1
         }
 
-        fn begin(&mut self, prompt: u32, chunks: u32) -> (u32, u32, Option<Takes>) {
+        fn begin(&mut self, prompt: u32, chunks: u32) -> Takes {
             let found_marked = self.marks.get(&prompt).copied().unwrap_or(0);
             let found = if self.believes(prompt) { chunks } else { 0 };
             self.clock += u64::from(APART);
             let takes = Takes { new: chunks - found, found, found_marked, marked: self.clock };
             self.marks.insert(prompt, self.clock);
             self.clock += u64::from(takes.new);
-            (prompt, chunks, Some(takes))
+            takes
         }
 
         fn let_go(&mut self, prompt: u32, chunks: u32, answer: u32) -> Leaves {
@@ -342,9 +339,9 @@ mod tests {
         /// One request after another, of 100 chunks each.
         fn play(&mut self, prompts: impl IntoIterator<Item = u32>) {
             for prompt in prompts {
-                let (_, chunks, takes) = self.begin(prompt, 100);
-                let leaves = self.let_go(prompt, chunks, 0);
-                let mut taking = self.cache.begin(takes.expect("just made")).expect("the capacity is known");
+                let takes = self.begin(prompt, 100);
+                let leaves = self.let_go(prompt, 100, 0);
+                let mut taking = self.cache.begin(takes).expect("the capacity is known");
                 taking.ended(leaves);
                 drop(taking);
             }
@@ -383,9 +380,9 @@ mod tests {
     fn what_runs_is_there_and_leaves_less_room_to_the_rest() {
         let mut world = World::new(10_000);
         world.play(0..100);
-        let (_, _, takes) = world.begin(1000, 4_000);
+        let takes = world.begin(1000, 4_000);
         let cache = std::mem::take(&mut world.cache);
-        let taking = cache.begin(takes.expect("just made"));
+        let taking = cache.begin(takes);
         assert_eq!(cache.room_tokens(CHUNK_TOKENS), 6_000.0 * CHUNK_TOKENS);
         let reach = cache.reach(CHUNK_TOKENS, world.clock).expect("known");
         let there = (0..100).filter(|prompt| world.clock - world.marks[prompt] < u64::from(reach)).count();
@@ -402,9 +399,9 @@ mod tests {
         let mut world = World::new(1000);
         world.play(0..30);
         let old = world.marks[&29];
-        let (_, _, takes) = world.begin(30, 0);
+        let takes = world.begin(30, 0);
         let cache = std::mem::take(&mut world.cache);
-        let taking = cache.begin(takes.expect("just made"));
+        let taking = cache.begin(takes);
         assert!(taking.is_some() && cache.is_running(world.marks[&30]) && !cache.is_running(old));
     }
 
@@ -445,7 +442,7 @@ mod tests {
         let mut world = World::new(20_000);
         let cache = std::mem::take(&mut world.cache);
         let mut engine: Vec<(u32, u32)> = Vec::new();
-        let mut running: Vec<Running> = Vec::new();
+        let mut running: Vec<(u32, u32, Option<Taking>)> = Vec::new();
         let (mut random, mut asked, mut wrong) = (1_u64, 0, 0);
         for turn in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

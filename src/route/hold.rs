@@ -79,16 +79,7 @@ mod tests {
     /// A pass takes 168 ms.
     const SPEED: Speed =
         Speed { pass_s: 8e-3, token_s: 20e-6, attention_s: 1e-9, kv_token_s: 50e-9, pass_tokens: 8000.0 };
-    const FREE: Outlook = Outlook {
-        held_tokens: 0.0,
-        queue_s: 0.0,
-        factor: 1.0,
-        busy: 0.0,
-        computing: 0,
-        decoding: 0,
-        kv_tokens: 0,
-        room_tokens: f64::INFINITY,
-    };
+    const FREE: Outlook = Outlook::IDLE;
 
     fn busy(queue_s: f64) -> Outlook {
         Outlook { queue_s, computing: 1, ..FREE }

@@ -102,6 +102,19 @@ pub struct Outlook {
 }
 
 impl Outlook {
+    /// A backend that does nothing and holds nothing, of unknown memory.
+    #[cfg(test)]
+    pub(super) const IDLE: Outlook = Outlook {
+        held_tokens: 0.0,
+        queue_s: 0.0,
+        factor: 1.0,
+        busy: 0.0,
+        computing: 0,
+        decoding: 0,
+        kv_tokens: 0,
+        room_tokens: f64::INFINITY,
+    };
+
     /// Tokens of the prompt for which its memory has no room.
     fn shortage(&self, prompt_tokens: f64) -> f64 {
         (prompt_tokens - self.held_tokens - self.room_tokens).max(0.0)
@@ -148,7 +161,8 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
     // Divisions that are the same for all.
     let per_token = 1.0 / speed.pass_tokens;
     let (token_s, per_pass) = (speed.token_s + speed.pass_s * per_token, speed.per_pass());
-    let busy = mean_busy(outlooks).min(BUSIEST);
+    let mean_busy = outlooks.iter().map(|outlook| outlook.busy).sum::<f64>() / outlooks.len() as f64;
+    let busy = mean_busy.min(BUSIEST);
     let work_price = price.idle + price.load * busy / (1.0 - busy);
     for (index, outlook) in outlooks.iter().enumerate() {
         most_held = most_held.max(outlook.held_tokens);
@@ -183,14 +197,6 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
     best.map(|best| Expected { reason: reason(outlooks[best.index].held_tokens, most_held), ..best })
 }
 
-/// Four sums at a time: one would wait for itself.
-fn mean_busy(outlooks: &[Outlook]) -> f64 {
-    let (fours, rest) = outlooks.as_chunks::<4>();
-    let sums = fours.iter().fold([0.0; 4], |sums, four| std::array::from_fn(|at| sums[at] + four[at].busy));
-    let rest = rest.iter().map(|outlook| outlook.busy);
-    sums.into_iter().chain(rest).sum::<f64>() / outlooks.len() as f64
-}
-
 fn reason(held: f64, most_held: f64) -> Reason {
     match (most_held > 0.0, held < most_held) {
         (false, _) => Reason::TtftCold,
@@ -206,16 +212,7 @@ mod tests {
     const SPEED: Speed =
         Speed { pass_s: 8e-3, token_s: 20e-6, attention_s: 1e-9, kv_token_s: 50e-9, pass_tokens: 8000.0 };
     const PRICE: Price = Price { idle: 0.25, load: 1.0, fair_s: 0.3, answer_tokens: 9.0 };
-    const IDLE: Outlook = Outlook {
-        held_tokens: 0.0,
-        queue_s: 0.0,
-        factor: 1.0,
-        busy: 0.0,
-        computing: 0,
-        decoding: 0,
-        kv_tokens: 0,
-        room_tokens: f64::INFINITY,
-    };
+    const IDLE: Outlook = Outlook::IDLE;
 
     fn pick(prompt: f64, outlooks: &[Outlook]) -> (usize, Reason) {
         let chosen = choose(prompt, outlooks, &SPEED, &PRICE, 7).expect("some");

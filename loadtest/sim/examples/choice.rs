@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use trieway::fleet::Fleet;
 use trieway::fleet::tenants::Tenants;
-use trieway::route::ttft::{Outlook, Price, Speed, choose};
+use trieway::route::ttft::{Price, Speed, choose};
 use trieway::route::{self, Candidate};
 use trieway::trie::{Holder, Matches, Options, Trie};
+use trieway_sim::router::{CHUNK_TOKENS, outlook};
 
 const SPEED: Speed =
     Speed { pass_s: 7.5e-3, token_s: 21.5e-6, attention_s: 1e-9, kv_token_s: 49e-9, pass_tokens: 8192.0 };
@@ -41,19 +42,9 @@ fn main() {
         let ttft = best_ns(|turn| {
             outlooks.clear();
             outlooks.extend((0..backends as u16).map(|slot| {
-                let seen = fleet.prefill(slot).look(200_000_000 + turn % 1_000);
                 let cache = fleet.cache(slot);
                 let held = matches.of(slot).map_or(0, |found| cache.believed(found.chunks, found.fresh, found.marked));
-                Outlook {
-                    held_tokens: f64::from(held) * 32.0,
-                    queue_s: seen.queue_s,
-                    factor: seen.factor,
-                    busy: seen.busy,
-                    computing: seen.computing,
-                    decoding: seen.decoding,
-                    kv_tokens: seen.kv_tokens,
-                    room_tokens: cache.room_tokens(32.0),
-                }
+                outlook(&fleet, slot, 200_000_000 + turn % 1_000, held * CHUNK_TOKENS)
             }));
             black_box(choose(9_600.0, &outlooks, &SPEED, &PRICE, turn));
         });

@@ -214,19 +214,9 @@ impl<'a> Router<'a> {
         let mut outlooks = std::mem::take(&mut self.outlooks);
         outlooks.clear();
         outlooks.extend((0..self.ledgers.len() as u16).map(|slot| {
-            let seen = self.plain.fleet.prefill(slot).look(now_ns);
             let held = self.believed(slot) * CHUNK_TOKENS;
             let held = if ttft.exact { cached(&engines[usize::from(slot)], request) } else { held };
-            Outlook {
-                held_tokens: held.into(),
-                queue_s: seen.queue_s,
-                factor: seen.factor,
-                busy: seen.busy,
-                computing: seen.computing,
-                decoding: seen.decoding,
-                kv_tokens: seen.kv_tokens,
-                room_tokens: self.plain.fleet.cache(slot).room_tokens(CHUNK_TOKENS.into()),
-            }
+            outlook(&self.plain.fleet, slot, now_ns, held)
         }));
         self.outlooks = outlooks;
         let prompt = f64::from(request.prompt_tokens);
@@ -291,6 +281,22 @@ impl<'a> Router<'a> {
                 self.plain.fleet.arrivals.aggregate(slot, window, now_ms);
             }
         }
+    }
+}
+
+/// What the router knows of a backend that holds so many tokens of the prompt.
+#[inline]
+pub fn outlook(fleet: &Fleet, slot: u16, now_ns: u64, held_tokens: u32) -> Outlook {
+    let seen = fleet.prefill(slot).look(now_ns);
+    Outlook {
+        held_tokens: held_tokens.into(),
+        queue_s: seen.queue_s,
+        factor: seen.factor,
+        busy: seen.busy,
+        computing: seen.computing,
+        decoding: seen.decoding,
+        kv_tokens: seen.kv_tokens,
+        room_tokens: fleet.cache(slot).room_tokens(CHUNK_TOKENS.into()),
     }
 }
 

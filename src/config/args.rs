@@ -249,16 +249,16 @@ pub(super) struct Args {
     #[arg(long, env = "TRIEWAY_TTFT_PASS_TOKENS", default_value = "8192", value_parser = positive, help_heading = "Routing by ttft", value_name = "TOKENS")]
     pub(super) ttft_pass_tokens: f64,
     /// ttft: price of a second of work where backends are busy: times the busy share over the idle share, in seconds of waiting
-    #[arg(long, env = "TRIEWAY_TTFT_LOAD_PRICE", default_value = "3", value_parser = positive, help_heading = "Routing by ttft", value_name = "PRICE")]
+    #[arg(long, env = "TRIEWAY_TTFT_LOAD_PRICE", default_value = "7", value_parser = positive, help_heading = "Routing by ttft", value_name = "PRICE")]
     pub(super) ttft_load_price: f64,
     /// ttft: price of a second of work where all backends are idle, in seconds of waiting
-    #[arg(long, env = "TRIEWAY_TTFT_IDLE_PRICE", default_value = "1", value_parser = positive, help_heading = "Routing by ttft", value_name = "PRICE")]
+    #[arg(long, env = "TRIEWAY_TTFT_IDLE_PRICE", default_value = "1.5", value_parser = positive, help_heading = "Routing by ttft", value_name = "PRICE")]
     pub(super) ttft_idle_price: f64,
-    /// ttft: work of a prompt whose own wait counts double; shorter ones count more
-    #[arg(long, env = "TRIEWAY_TTFT_FAIR_MS", default_value = "1200", value_parser = positive, help_heading = "Routing by ttft", value_name = "MS")]
-    pub(super) ttft_fair_ms: f64,
+    /// ttft: tokens of a prompt whose own wait counts double; shorter ones count more
+    #[arg(long, env = "TRIEWAY_TTFT_FAIR_TOKENS", default_value = "50000", value_parser = positive, help_heading = "Routing by ttft", value_name = "TOKENS")]
+    pub(super) ttft_fair_tokens: f64,
     /// ttft: tokens of an answer whose pace counts like a wait for the first
-    #[arg(long, env = "TRIEWAY_TTFT_ANSWER_TOKENS", default_value = "10", value_parser = positive, help_heading = "Routing by ttft", value_name = "TOKENS")]
+    #[arg(long, env = "TRIEWAY_TTFT_ANSWER_TOKENS", default_value = "60", value_parser = positive, help_heading = "Routing by ttft", value_name = "TOKENS")]
     pub(super) ttft_answer_tokens: f64,
     /// ttft: milliseconds that a prompt is held at most until a backend has computed what is before it; 0: sent at once
     #[arg(

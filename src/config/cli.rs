@@ -125,7 +125,7 @@ fn config(args: Args) -> Result<Config, String> {
                 pass_tokens: args.ttft_pass_tokens,
                 load_price: args.ttft_load_price,
                 idle_price: args.ttft_idle_price,
-                fair_s: args.ttft_fair_ms / 1e3,
+                fair_tokens: args.ttft_fair_tokens,
                 answer_tokens: args.ttft_answer_tokens,
                 hold_s: args.ttft_hold_ms as f64 / 1e3,
             },

@@ -225,7 +225,7 @@ pub struct Ttft {
     pub pass_tokens: f64,
     pub load_price: f64,
     pub idle_price: f64,
-    pub fair_s: f64,
+    pub fair_tokens: f64,
     pub answer_tokens: f64,
     /// How long a prompt is held at most; 0: none is.
     pub hold_s: f64,

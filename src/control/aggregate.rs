@@ -1,4 +1,5 @@
-//! The short period: sums the workers' arrivals, notices backends that they could not reach, and tells failed requests.
+//! The short period: sums the workers' arrivals, compares the backends' speeds, notices those that could not be reached, and
+//! tells failed requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub(super) async fn run(plane: Arc<Plane>) {
     loop {
         period.tick().await;
         sum_arrivals(&plane);
+        compare_speeds(&plane);
         notice_marks(&plane);
         round = round.wrapping_add(1);
         if round.is_multiple_of(SHARES_EVERY) {
@@ -39,6 +41,10 @@ fn sum_arrivals(plane: &Plane) {
     for member in plane.members().iter_mut() {
         plane.shared.fleet.arrivals.aggregate(member.slot, &mut member.window, now_ms);
     }
+}
+
+fn compare_speeds(plane: &Plane) {
+    plane.shared.fleet.compare_speeds(plane.members().iter().map(|member| member.slot));
 }
 
 fn notice_marks(plane: &Plane) {

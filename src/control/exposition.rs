@@ -135,7 +135,7 @@ fn ttft(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     };
     figures(&names::PREFILL_QUEUE_SECONDS, &|slot| Some(fleet.prefill(slot).look(now_ns).queue_s));
     figures(&names::PREFILL_BUSY_RATIO, &|slot| Some(fleet.prefill(slot).look(now_ns).busy));
-    figures(&names::PREFILL_FACTOR, &|slot| Some(fleet.prefill(slot).factor()));
+    figures(&names::PREFILL_FACTOR, &|slot| Some(fleet.prefill(slot).learnt_factor()));
     let chunk_bytes = routing.prefix_chunk_bytes as f64;
     let token_bytes = |slot: u16| {
         let (bytes, tokens) = fleet.belief(slot).bytes_and_tokens();

@@ -331,7 +331,7 @@ fn a_backend_that_gets_a_slot_gets_nothing_that_was_learnt_of_the_last_one() {
     belief.count(7, 5);
     prefill.begin(1.0, 10, true, 0).first_token(50_000_000_000, 1.0);
     shared.fleet.load(0).set_unreachable(true);
-    let learnt = || (belief.reach_chunks() != ENDLESS, belief.predicted_tokens(), prefill.factor() > 2.0);
+    let learnt = || (belief.reach_chunks() != ENDLESS, belief.predicted_tokens(), prefill.learnt_factor() > 2.0);
     assert_eq!(learnt(), (true, 7, true));
     assert_eq!(members.set(&named("http://second:1"), shared, now, 0), [0]);
     assert_eq!(learnt(), (false, 0, false));

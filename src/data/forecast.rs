@@ -45,7 +45,12 @@ fn speed(ttft: &config::Ttft) -> Speed {
 }
 
 fn price(ttft: &config::Ttft) -> Price {
-    Price { idle: ttft.idle_price, load: ttft.load_price, fair_s: ttft.fair_s, answer_tokens: ttft.answer_tokens }
+    Price {
+        idle: ttft.idle_price,
+        load: ttft.load_price,
+        fair_tokens: ttft.fair_tokens,
+        answer_tokens: ttft.answer_tokens,
+    }
 }
 
 /// The choice among `scratch.members`, of a prompt that `scratch.matches` knows.
@@ -70,9 +75,12 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
             queue_s: seen.queue_s,
             factor: seen.factor,
             busy: seen.busy,
+            size_s: seen.size_s,
             computing: seen.computing,
             decoding: seen.decoding,
             kv_tokens: seen.kv_tokens,
+            waiting: seen.waiting,
+            waiting_tokens: seen.waiting_tokens,
             room_tokens: cache.room_tokens(chunk_tokens),
         }
     }));

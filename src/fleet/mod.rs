@@ -3,12 +3,13 @@
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
 //! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
 //! control plane. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
-//! both learnt from answers; `cache` is the same for those whose capacity is known. `tenants` is what each API key has in
+//! both learnt from answers; `factors` compares the former, `cache` is the latter for those whose capacity is known. `tenants` is what each API key has in
 //! flight. A backend keeps its **slot** (an index into what is said of backends) as long as it is known.
 
 pub mod arrivals;
 pub mod belief;
 pub mod cache;
+mod factors;
 pub mod load;
 pub mod prefill;
 mod ratio;
@@ -92,6 +93,15 @@ impl Fleet {
         }
     }
 
+    /// From now on choices go by what these slots' backends have learnt of their speed, as far as they differ.
+    pub fn compare_speeds(&self, slots: impl Iterator<Item = u16>) {
+        let mut factors: Vec<(u16, f64)> = slots.map(|slot| (slot, self.prefill(slot).learnt_factor())).collect();
+        factors::agree(&mut factors);
+        for (slot, factor) in factors {
+            self.prefill(slot).set_factor(factor);
+        }
+    }
+
     /// Forgets what was learnt of the slot's backend: it goes to another one.
     pub fn forget(&self, slot: u16) {
         self.load(slot).set_unreachable(false);
@@ -118,6 +128,25 @@ impl Fleet {
 #[cfg(test)]
 mod tests {
     use super::{Fleet, Tenants};
+
+    #[test]
+    fn choices_go_by_speeds_as_far_as_they_differ() {
+        const S: u64 = 1_000_000_000;
+        let fleet = Fleet::new(4, 1, Tenants::new(0, 0));
+        let took = [1.0, 1.08, 3.0, 1.0];
+        for at in 0..60 {
+            for (slot, took_s) in (0..).zip(took) {
+                let (sent, taken_ns) = (at * 10 * S, (took_s * 1e9) as u64);
+                fleet.prefill(slot).begin(1.0, 1, true, sent).first_token(sent + taken_ns, 1.0);
+            }
+        }
+        fleet.compare_speeds(0..3);
+        let factors: Vec<f64> = (0..4).map(|slot| fleet.prefill(slot).look(0).factor).collect();
+        assert!((factors[0] - 1.04).abs() < 0.01 && factors[0] == factors[1], "{factors:?}");
+        assert!((factors[2] - 3.0).abs() < 0.05 && factors[3] == 1.0, "the last was not compared: {factors:?}");
+        fleet.forget(2);
+        assert_eq!(fleet.prefill(2).look(0).factor, 1.0);
+    }
 
     #[test]
     fn before_anything_is_known_no_model_is_said_to_be_absent() {

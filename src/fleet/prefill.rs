@@ -6,10 +6,13 @@
 //!
 //! **Factor.** Prompts are computed one after another, so the time from the first token before to a request's own is what
 //! the engine took for it. The factor is such time over expected work, over a window of so many seconds of expected work.
+//! Whoever compares all backends sets the one that choices go by.
 //!
-//! **Busy.** Work sent of late, fading: the share of its time that the backend spends on prompts.
+//! **Busy.** Work sent of late, fading: the share of its time that the backend spends on prompts. **Size.** The work of the
+//! prompt to which a second of its work belonged on average, fading with work.
 //!
-//! One cache line a backend, updated by every worker with relaxed read-modify-writes; the counters order nothing else. What
+//! One cache line a backend for what a choice reads, updated by every worker with relaxed read-modify-writes; the counters order
+//! nothing else. What
 //! is learnt is a word each, written whole; of two that learn at once, one lesson is lost. Time is passed in, in nanoseconds
 //! of one monotonic clock.
 
@@ -29,9 +32,13 @@ const FACTORS: (f32, f32) = (0.01, 100.0);
 /// Seconds in which work of late fades to 1/e.
 const LATE_S: f32 = 90.0;
 
+/// Seconds of work in which what is known of its prompts' size fades to 1/e.
+const SIZE_S: f32 = 15.0;
+
 const NS: f64 = 1e9;
 
-#[repr(align(128))]
+/// In the order of their declaration: what a choice reads is the first line.
+#[repr(C, align(128))]
 pub struct Prefill {
     queued_ns: AtomicU64,
     waiting: AtomicU32,
@@ -39,12 +46,17 @@ pub struct Prefill {
     computing: AtomicU32,
     decoding: AtomicU32,
     kv_tokens: AtomicU64,
+    waiting_tokens: AtomicU64,
     /// When the request that is being computed had its turn.
     turn_ns: AtomicU64,
-    /// Seconds taken, seconds expected.
-    learnt: Ratio,
     /// Work of late: f32 seconds, and u32 the millisecond at which it was so much.
     late: AtomicU64,
+    /// What choices go by: an f32.
+    factor: AtomicU32,
+    /// An f32, in seconds.
+    size: AtomicU32,
+    /// Seconds taken, seconds expected.
+    learnt: Ratio,
 }
 
 impl Default for Prefill {
@@ -55,9 +67,12 @@ impl Default for Prefill {
             computing: AtomicU32::new(0),
             decoding: AtomicU32::new(0),
             kv_tokens: AtomicU64::new(0),
+            waiting_tokens: AtomicU64::new(0),
             turn_ns: AtomicU64::new(0),
-            learnt: Ratio::new(PRIOR_S, PRIOR_S),
             late: AtomicU64::new(0),
+            factor: AtomicU32::new(1.0_f32.to_bits()),
+            size: AtomicU32::new(0.0_f32.to_bits()),
+            learnt: Ratio::new(PRIOR_S, PRIOR_S),
         }
     }
 }
@@ -71,12 +86,33 @@ pub struct Seen {
     pub factor: f64,
     /// Share of its time that the backend spends on prompts, as of the last minute and a half.
     pub busy: f64,
+    /// Seconds of work of the prompt to which a second of its work belonged lately.
+    pub size_s: f64,
     /// Requests without a first token that will be seen to have one.
     pub computing: u32,
     pub decoding: u32,
     /// Prompt tokens of the requests that decode.
     pub kv_tokens: u64,
+    /// Requests without a first token, and the tokens of their prompts.
+    pub waiting: u32,
+    pub waiting_tokens: u64,
 }
+
+/// The share of a queue of so many that is left when the first has had its part.
+const fn rest(waiting: u32) -> f64 {
+    1.0 - 1.0 / waiting as f64
+}
+
+/// The same, of those that are common: a division for each backend makes a choice a fifth longer.
+const REST: [f64; 17] = {
+    let mut table = [0.0; 17];
+    let mut waiting = 1;
+    while waiting < table.len() {
+        table[waiting] = rest(waiting as u32);
+        waiting += 1;
+    }
+    table
+};
 
 fn ms(now_ns: u64) -> u32 {
     (now_ns / 1_000_000) as u32
@@ -95,42 +131,57 @@ impl Prefill {
     /// Another backend begins with the speed of a first one. What is counted belongs to the guards that will release it.
     pub(super) fn forget(&self) {
         self.learnt.set(PRIOR_S, PRIOR_S);
+        self.set_factor(1.0);
         self.late.store(0, Relaxed);
+        self.size.store(0.0_f32.to_bits(), Relaxed);
     }
 
     /// All that a choice at `now_ns` wants to know.
     #[inline]
     pub fn look(&self, now_ns: u64) -> Seen {
-        let factor = self.factor();
+        let (waiting, factor) = (self.waiting(), self.factor());
         Seen {
-            queue_s: self.queue_s(now_ns, factor),
+            queue_s: self.queue_s(waiting, now_ns, factor),
             factor,
             busy: self.busy(now_ns),
+            size_s: f64::from(f32::from_bits(self.size.load(Relaxed))),
             computing: self.computing.load(Relaxed),
             decoding: self.decoding.load(Relaxed),
             kv_tokens: self.kv_tokens.load(Relaxed),
+            waiting,
+            waiting_tokens: self.waiting_tokens.load(Relaxed),
         }
     }
 
     #[inline]
-    fn queue_s(&self, now_ns: u64, factor: f64) -> f64 {
-        let waiting = self.waiting.load(Relaxed);
+    fn queue_s(&self, waiting: u32, now_ns: u64, factor: f64) -> f64 {
         if waiting == 0 {
             return 0.0;
         }
         // Signed: the conversion of such words is one instruction.
         let queued_ns = self.queued_ns.load(Relaxed).cast_signed() as f64 * factor;
         let elapsed_ns = now_ns.saturating_sub(self.turn_ns.load(Relaxed)).cast_signed() as f64;
-        (queued_ns - elapsed_ns.min(queued_ns / f64::from(waiting))) * (1.0 / NS)
+        let rest = REST.get(waiting as usize).copied().unwrap_or_else(|| rest(waiting));
+        (queued_ns - elapsed_ns).max(queued_ns * rest) * (1.0 / NS)
     }
 
-    /// How many times longer work takes than expected.
+    /// How many times longer work takes than expected, as choices see it.
     #[inline]
-    pub fn factor(&self) -> f64 {
+    fn factor(&self) -> f64 {
+        f64::from(f32::from_bits(self.factor.load(Relaxed)))
+    }
+
+    pub(super) fn set_factor(&self, factor: f64) {
+        self.factor.store((factor as f32).to_bits(), Relaxed);
+    }
+
+    /// How many times longer work has taken than expected.
+    pub fn learnt_factor(&self) -> f64 {
         let (taken_s, expected_s) = self.learnt.sums();
         f64::from((taken_s / expected_s).clamp(FACTORS.0, FACTORS.1))
     }
 
+    #[inline]
     pub fn waiting(&self) -> u32 {
         self.waiting.load(Relaxed)
     }
@@ -140,7 +191,9 @@ impl Prefill {
     pub fn begin(&self, work_s: f64, tokens: u64, streamed: bool, now_ns: u64) -> Computing<'_> {
         let work_ns = (work_s * NS) as u64;
         self.queued_ns.fetch_add(work_ns, Relaxed);
+        self.waiting_tokens.fetch_add(tokens, Relaxed);
         self.add_late(work_s * self.factor(), now_ns);
+        self.add_size(work_s as f32);
         if self.waiting.fetch_add(1, Relaxed) == 0 {
             self.turn_ns.store(now_ns, Relaxed);
         }
@@ -156,6 +209,12 @@ impl Prefill {
     fn add_late(&self, work_s: f64, now_ns: u64) {
         let late = faded(self.late.load(Relaxed), now_ns) + work_s as f32;
         self.late.store(u64::from(late.to_bits()) << 32 | u64::from(ms(now_ns)), Relaxed);
+    }
+
+    fn add_size(&self, work_s: f32) {
+        let size = f32::from_bits(self.size.load(Relaxed));
+        let size = size + (work_s - size) * (work_s / SIZE_S).min(1.0);
+        self.size.store(size.to_bits(), Relaxed);
     }
 
     fn learn(&self, taken_s: f64, expected_s: f64) {
@@ -192,6 +251,7 @@ impl Computing<'_> {
     fn leave_queue(&self) {
         self.prefill.queued_ns.fetch_sub(self.work_ns, Relaxed);
         self.prefill.waiting.fetch_sub(1, Relaxed);
+        self.prefill.waiting_tokens.fetch_sub(self.tokens, Relaxed);
         self.prefill.computing.fetch_sub(u32::from(self.streamed), Relaxed);
     }
 }
@@ -247,7 +307,7 @@ mod tests {
             }
             now += 7 * S;
         }
-        assert!((prefill.factor() - 3.0).abs() < 0.05, "{}", prefill.factor());
+        assert!((prefill.learnt_factor() - 3.0).abs() < 0.05, "{}", prefill.learnt_factor());
     }
 
     #[test]
@@ -256,7 +316,7 @@ mod tests {
         for at in 0..40 {
             prefill.begin(1.0, 1, true, at * 10 * S).first_token(at * 10 * S + 2 * S, 2.0);
         }
-        assert!((prefill.factor() - 1.0).abs() < 0.01);
+        assert!((prefill.learnt_factor() - 1.0).abs() < 0.01);
     }
 
     #[test]
@@ -268,6 +328,20 @@ mod tests {
         assert!((prefill.busy(599 * S) - 0.5).abs() < 0.02, "{}", prefill.busy(599 * S));
         assert!((prefill.busy(689 * S) - 0.5 / std::f64::consts::E).abs() < 0.02);
         assert!(prefill.busy(3000 * S) < 3e-3);
+    }
+
+    #[test]
+    fn its_size_is_that_of_the_prompts_that_make_up_its_work() {
+        let prefill = Prefill::default();
+        let send = |work_s| drop(prefill.begin(work_s, 1, true, 0));
+        (0..400).for_each(|_| send(0.1));
+        assert!((prefill.look(0).size_s - 0.1).abs() < 0.01, "{}", prefill.look(0).size_s);
+        // Twenty short ones for each long one: as much work of either.
+        for _ in 0..40 {
+            (0..20).for_each(|_| send(0.1));
+            send(2.0);
+        }
+        assert!((prefill.look(0).size_s - 1.05).abs() < 0.15, "{}", prefill.look(0).size_s);
     }
 
     #[test]

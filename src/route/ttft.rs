@@ -12,16 +12,19 @@
 //! g = (t0 + d)/4                                   if answers are decoded and no prompt is computed: the rest of their step
 //! v = 3·a·(u − room)⁺/ρ                            until enough that runs has ended, if its memory lacks room
 //! price = idle + load·ρ̄/(1 − ρ̄)                    ρ: share of its time that a backend has spent on prompts lately; ρ̄: mean
-//! score = ttft·(1 + fair/cold) + w·price + company + 5 s·ρ
+//! score = ttft·(1 + fair/cold) + w·(price − alike) + company + ahead·ρ/ρ̄
+//! alike = 0.05·min(size/mean size, 4)              size: of the prompts that make up a backend's work lately
 //! ```
 //!
 //! **Price.** A second of work in a fleet that is busy a share ρ̄ of its time delays those who come later by about
 //! ρ̄/(1 − ρ̄) seconds in all: the mean of a single-server queue. It makes hits worth waiting for under load. **Fairness.** A
 //! short prompt is slowed down more by the same wait; `cold` is what its work would be on an idle backend that holds nothing.
-//! **Company.** The seconds by which its own decoding and the others' will hold each other up. **Ahead.** A backend that has
-//! had more work of late than others stands back: one that draws too much (a prefix that all prompts share) does so until the
-//! prefix has spread, and among idle backends not all prompts with a common beginning follow the first. **Room.** What ends
-//! makes room as fast as prompts come in: ρ/a tokens a second.
+//! **Company.** The seconds by which its own answer and the others' will hold each other up, those included whose prompts
+//! still wait. **Ahead.** A backend that has had more work of late than the mean stands back. One that draws too much (a prefix
+//! that all prompts share) does so until the prefix has spread. And caches are renewed at one pace: one that is renewed faster
+//! than the others forgets what they would still have. **Alike.** Long prompts go where long ones have been: there they are in the
+//! way of fewer short ones, and displace less of what conversations will ask for. **Room.** What ends makes room as fast as
+//! prompts come in: ρ/a tokens a second.
 //!
 //! Must not know: where the figures come from, who learns them. `docs/decisions/0030` says what was tried.
 
@@ -72,8 +75,8 @@ pub struct Price {
     pub idle: f64,
     /// Of a second of work, times ρ̄/(1 − ρ̄).
     pub load: f64,
-    /// Seconds of work at which a prompt's own wait counts double; shorter ones count more.
-    pub fair_s: f64,
+    /// Tokens of a prompt whose own wait counts double; shorter ones count more.
+    pub fair_tokens: f64,
     /// Tokens of an answer whose pace counts like a wait.
     pub answer_tokens: f64,
 }
@@ -92,11 +95,16 @@ pub struct Outlook {
     pub factor: f64,
     /// Share of its time that it has spent on prompts lately.
     pub busy: f64,
+    /// Seconds of work of the prompt to which a second of its work belonged lately.
+    pub size_s: f64,
     /// Prompts before this one whose first token will be seen.
     pub computing: u32,
     pub decoding: u32,
     /// Context of the requests that decode, in tokens.
     pub kv_tokens: u64,
+    /// Requests without a first token, and the tokens of their prompts.
+    pub waiting: u32,
+    pub waiting_tokens: u64,
     /// Tokens for which its memory has room beside what runs; infinite if that is not known.
     pub room_tokens: f64,
 }
@@ -109,9 +117,12 @@ impl Outlook {
         queue_s: 0.0,
         factor: 1.0,
         busy: 0.0,
+        size_s: 0.0,
         computing: 0,
         decoding: 0,
         kv_tokens: 0,
+        waiting: 0,
+        waiting_tokens: 0,
         room_tokens: f64::INFINITY,
     };
 
@@ -132,14 +143,25 @@ pub struct Expected {
     pub reason: Reason,
     /// Seconds of work by the [`Speed`], undisturbed and uncorrected.
     pub work_s: f64,
-    /// How many times longer decoding makes it.
+    /// How many times longer the answers' steps make it.
     pub slowdown: f64,
     /// Seconds to the first token.
     pub ttft_s: f64,
 }
 
-/// What it costs, in seconds of waiting, to be busy all the time while the others are idle.
-const AHEAD_S: f64 = 5.0;
+/// What it costs to have had twice as much work of late as the mean: the time of so many tokens of prompt.
+const AHEAD_TOKENS: f64 = 13_000.0;
+
+/// Below this mean share nobody is much ahead: one prompt makes up all of it.
+const LEAST_MEAN: f64 = 1e-3;
+
+/// A mean size below this, in seconds, says nothing.
+const LEAST_SIZE_S: f64 = 1e-3;
+
+/// What a second of work costs less, in seconds of waiting, where prompts have been of the mean size lately than where they have been
+/// small; and how many times the mean counts.
+const ALIKE: f64 = 0.05;
+const MOST_ALIKE: f64 = 4.0;
 
 /// Where in a step of its answers a backend is found.
 const REST_OF_STEP: f64 = 0.25;
@@ -150,22 +172,34 @@ const ROOM: f64 = 3.0;
 /// The least share of its time for that.
 const LEAST_BUSY: f64 = 0.1;
 
+/// What is left of an answer that is being decoded.
+const LEFT: f64 = 0.5;
+
 /// Scores that are closer than this are equal.
 const EQUAL_S: f64 = 1e-6;
 
 /// The lowest score; among equals, at random.
 pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &Price, random: u64) -> Option<Expected> {
-    let fairness = 1.0 + price.fair_s / speed.work_s(prompt_tokens, 0.0);
     let mut best: Option<Expected> = None;
-    let (mut best_score, mut equals, mut most_held) = (f64::INFINITY, 0, 0.0_f64);
+    let (mut best_score, mut best_steps_s, mut equals, mut most_held) = (f64::INFINITY, 0.0, 0, 0.0_f64);
     // Divisions that are the same for all.
     let per_token = 1.0 / speed.pass_tokens;
     let (token_s, per_pass) = (speed.token_s + speed.pass_s * per_token, speed.per_pass());
-    let mean_busy = outlooks.iter().map(|outlook| outlook.busy).sum::<f64>() / outlooks.len() as f64;
+    let fairness = 1.0 + price.fair_tokens * token_s / speed.work_at(token_s, prompt_tokens, 0.0);
+    let (mean_busy, mean_size_s) = means(outlooks);
     let busy = mean_busy.min(BUSIEST);
+    let ahead_s = AHEAD_TOKENS * token_s / (mean_busy + LEAST_MEAN);
+    let alike = ALIKE / mean_size_s.max(LEAST_SIZE_S);
     let work_price = price.idle + price.load * busy / (1.0 - busy);
+    // What a token of context beside the prompt, a decode and a prompt that waits cost as company.
+    let context_s = price.answer_tokens * speed.kv_token_s;
+    let (own_s, others_s) =
+        (price.answer_tokens * speed.token_s, price.answer_tokens * speed.step_s(1.0, prompt_tokens));
+    let (decode_s, waiting_s) = (own_s + LEFT * others_s, own_s + others_s);
     for (index, outlook) in outlooks.iter().enumerate() {
-        most_held = most_held.max(outlook.held_tokens);
+        if outlook.held_tokens > most_held {
+            most_held = outlook.held_tokens;
+        }
         // Signed: the conversion of such words is one instruction.
         let (decoding, kv_tokens) = (f64::from(outlook.decoding), outlook.kv_tokens.cast_signed() as f64);
         let work_s = speed.work_at(token_s, prompt_tokens, outlook.held_tokens);
@@ -176,14 +210,19 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
         let unfilled = (1.0 - (prompt_tokens - outlook.held_tokens) * per_token).clamp(0.0, 1.0);
         let is_in_step = decoding > 0.0 && outlook.queue_s <= 0.0;
         let rest_s = if is_in_step { REST_OF_STEP * (speed.pass_s + step_s) } else { 0.0 };
-        let mut ttft_s = (outlook.queue_s + corrected_s) * slowdown + (step_s * unfilled + rest_s) * outlook.factor;
+        let steps_s = step_s * unfilled + rest_s;
+        let mut ttft_s = (outlook.queue_s + corrected_s) * slowdown + steps_s * outlook.factor;
         let shortage = outlook.shortage(prompt_tokens);
         if shortage > 0.0 {
             ttft_s += ROOM * speed.token_s * outlook.factor * shortage / outlook.busy.max(LEAST_BUSY);
         }
-        let pace_s = 2.0 * speed.token_s * decoding + speed.kv_token_s * (kv_tokens + decoding * prompt_tokens);
-        let company_s = price.answer_tokens * pace_s * outlook.factor;
-        let score = ttft_s * fairness + corrected_s * work_price + company_s + AHEAD_S * outlook.busy;
+        let context_tokens = (outlook.kv_tokens + outlook.waiting_tokens).cast_signed() as f64;
+        let company_s = context_s * context_tokens + decode_s * decoding + waiting_s * f64::from(outlook.waiting);
+        let alike_price = (alike * outlook.size_s).min(ALIKE * MOST_ALIKE);
+        let score = ttft_s * fairness
+            + corrected_s * (work_price - alike_price)
+            + company_s * outlook.factor
+            + ahead_s * outlook.busy;
         if score > best_score + EQUAL_S {
             continue;
         }
@@ -191,10 +230,24 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
         // Each of n equals is kept with probability 1/n.
         if equals == 1 || mix(random ^ index as u64).is_multiple_of(equals) {
             best_score = score;
+            best_steps_s = steps_s;
             best = Some(Expected { index, reason: Reason::Ttft, work_s, slowdown, ttft_s });
         }
     }
-    best.map(|best| Expected { reason: reason(outlooks[best.index].held_tokens, most_held), ..best })
+    best.map(|best| Expected {
+        reason: reason(outlooks[best.index].held_tokens, most_held),
+        slowdown: best.slowdown + best_steps_s / best.work_s,
+        ..best
+    })
+}
+
+/// Of the shares and of the sizes. By fours, which do not wait for each other.
+fn means(outlooks: &[Outlook]) -> (f64, f64) {
+    let sum = |four: &[Outlook]| {
+        four.iter().fold((0.0, 0.0), |(busy, size_s), outlook| (busy + outlook.busy, size_s + outlook.size_s))
+    };
+    let (busy, size_s) = outlooks.chunks(4).map(sum).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    (busy / outlooks.len() as f64, size_s / outlooks.len() as f64)
 }
 
 fn reason(held: f64, most_held: f64) -> Reason {
@@ -211,7 +264,7 @@ mod tests {
 
     const SPEED: Speed =
         Speed { pass_s: 8e-3, token_s: 20e-6, attention_s: 1e-9, kv_token_s: 50e-9, pass_tokens: 8000.0 };
-    const PRICE: Price = Price { idle: 0.25, load: 1.0, fair_s: 0.3, answer_tokens: 9.0 };
+    const PRICE: Price = Price { idle: 0.25, load: 1.0, fair_tokens: 15_000.0, answer_tokens: 9.0 };
     const IDLE: Outlook = Outlook::IDLE;
 
     fn pick(prompt: f64, outlooks: &[Outlook]) -> (usize, Reason) {
@@ -260,6 +313,40 @@ mod tests {
         let hot = Outlook { held_tokens: 1000.0, busy: 0.5, ..IDLE };
         assert_eq!(pick(8000.0, &[Outlook { busy: 0.1, ..IDLE }, hot]), (0, Reason::TtftSpill));
         assert_eq!(pick(8000.0, &[Outlook { busy: 0.5, ..IDLE }, hot]), (1, Reason::Ttft));
+    }
+
+    #[test]
+    fn being_ahead_counts_by_how_many_times_the_mean_it_is() {
+        for busy in [0.005, 0.05, 0.5] {
+            let hot = Outlook { held_tokens: 1000.0, busy, ..IDLE };
+            assert_eq!(pick(8000.0, &[Outlook { busy: busy / 5.0, ..IDLE }, hot]).0, 0, "{busy}");
+        }
+    }
+
+    #[test]
+    fn long_prompts_go_where_long_ones_have_been_and_short_ones_do_not_care() {
+        let (long, short) = (Outlook { size_s: 1.0, ..IDLE }, Outlook { size_s: 0.1, ..IDLE });
+        let a_bit = Outlook { queue_s: 0.01, ..long };
+        assert_eq!((pick(30_000.0, &[short, a_bit]).0, pick(1000.0, &[short, a_bit]).0), (1, 0));
+    }
+
+    #[test]
+    fn prompts_that_wait_will_be_company() {
+        let waiting = Outlook { waiting: 3, waiting_tokens: 9000, ..IDLE };
+        for turn in 0..100 {
+            let chosen = choose(3000.0, &[waiting, IDLE, waiting], &SPEED, &PRICE, mix(turn)).expect("some");
+            assert_eq!(chosen.index, 1);
+        }
+    }
+
+    #[test]
+    fn what_slows_a_prompt_down_is_told_in_full_so_that_the_factor_does_not_learn_it() {
+        let beside = Outlook { decoding: 10, kv_tokens: 50_000, factor: 1.5, ..IDLE };
+        for prompt in [100.0, 3000.0, 30_000.0] {
+            let expected = choose(prompt, &[beside], &SPEED, &PRICE, 0).expect("one");
+            assert!((expected.ttft_s - 1.5 * expected.work_s * expected.slowdown).abs() < 1e-9);
+            assert!(expected.slowdown > 1.0 && (prompt > 100.0 || expected.slowdown > 3.0), "{expected:?}");
+        }
     }
 
     #[test]

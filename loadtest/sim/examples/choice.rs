@@ -15,7 +15,7 @@ use trieway_sim::router::{CHUNK_TOKENS, outlook};
 
 const SPEED: Speed =
     Speed { pass_s: 7.5e-3, token_s: 21.5e-6, attention_s: 1e-9, kv_token_s: 49e-9, pass_tokens: 8192.0 };
-const PRICE: Price = Price { idle: 1.0, load: 3.0, fair_s: 1.2, answer_tokens: 10.0 };
+const PRICE: Price = Price { idle: 1.5, load: 7.0, fair_tokens: 50_000.0, answer_tokens: 60.0 };
 const PER_ROUND: u64 = 2_000;
 
 fn main() {

@@ -36,10 +36,10 @@ const NAMES: &[(&str, &[(&str, f64)])] = &[
     (
         "ttft",
         &[
-            ("load", 3.0),
-            ("idle", 1.0),
-            ("fair", 1.2),
-            ("answer", 10.0),
+            ("load", 7.0),
+            ("idle", 1.5),
+            ("fair", 50_000.0),
+            ("answer", 60.0),
             ("told", 1.0),
             ("exact", 0.0),
             ("hold", 5.0),
@@ -150,7 +150,7 @@ impl Ttft {
             price: Price {
                 idle: value("idle"),
                 load: value("load"),
-                fair_s: value("fair"),
+                fair_tokens: value("fair"),
                 answer_tokens: value("answer"),
             },
             exact: value("exact") > 0.0,

@@ -26,7 +26,7 @@ const TOKEN_BYTES: u32 = 4;
 pub const CHUNK_TOKENS: u32 = CHUNK_BYTES / TOKEN_BYTES;
 const TRIE_BYTES: usize = 256 << 20;
 const WINDOW_MS: u64 = 60_000;
-/// How often the control plane sums the arrivals.
+/// How often the control plane sums the arrivals and compares speeds.
 const SUM_MS: u64 = 100;
 
 /// The state that outlives the guards of running requests.
@@ -280,6 +280,7 @@ impl<'a> Router<'a> {
             for (slot, window) in (0..).zip(&mut self.windows) {
                 self.plain.fleet.arrivals.aggregate(slot, window, now_ms);
             }
+            self.plain.fleet.compare_speeds(0..self.windows.len() as u16);
         }
     }
 }
@@ -293,9 +294,12 @@ pub fn outlook(fleet: &Fleet, slot: u16, now_ns: u64, held_tokens: u32) -> Outlo
         queue_s: seen.queue_s,
         factor: seen.factor,
         busy: seen.busy,
+        size_s: seen.size_s,
         computing: seen.computing,
         decoding: seen.decoding,
         kv_tokens: seen.kv_tokens,
+        waiting: seen.waiting,
+        waiting_tokens: seen.waiting_tokens,
         room_tokens: fleet.cache(slot).room_tokens(CHUNK_TOKENS.into()),
     }
 }

@@ -183,6 +183,25 @@ fn streamed_answers_tell_the_pace_and_pass_unchanged() {
 }
 
 #[test]
+fn an_engine_that_turns_out_to_be_slow_gets_what_the_others_leave() {
+    let engines: Vec<Engine> = (0..2).map(|_| Engine::start(100_000, true)).collect();
+    for (engine, ms) in engines.iter().zip([20, 150]) {
+        engine.cache.lock().expect("no panic").takes = Duration::from_millis(ms);
+    }
+    let router = router(&engines, &[]);
+    let mut prompts = (0..).map(|seed| text(seed, 12_000));
+    let mut send_some = |count: usize| -> usize {
+        let to: Vec<usize> = prompts.by_ref().take(count).map(|prompt| send(&router, &engines, &prompt)).collect();
+        to.into_iter().filter(|&to| to == 0).count()
+    };
+    // Each has shown its speed, and the control plane has compared them.
+    send_some(12);
+    std::thread::sleep(Duration::from_millis(300));
+    let fast = send_some(20);
+    assert!(fast >= 18, "{fast} of 20 went to the fast one");
+}
+
+#[test]
 fn a_shadow_policy_is_counted_and_not_followed() {
     let engines: Vec<Engine> = (0..2).map(|_| Engine::start(100_000, false)).collect();
     let urls: Vec<String> = engines.iter().map(|engine| engine.origin.url()).collect();

@@ -3,8 +3,9 @@
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
 //! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
 //! control plane. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
-//! both learnt from answers; `factors` compares the former, `cache` is the latter for those whose capacity is known. `tenants` is what each API key has in
-//! flight. A backend keeps its **slot** (an index into what is said of backends) as long as it is known.
+//! both learnt from answers; `factors` compares the former, `cache` is the latter for those whose capacity is known. `tenants`
+//! is what each API key has in flight. A backend keeps its **slot** (an index into what is said of backends) as long as it is
+//! known.
 
 pub mod arrivals;
 pub mod belief;

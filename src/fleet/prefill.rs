@@ -12,9 +12,8 @@
 //! prompt to which a second of its work belonged on average, fading with work.
 //!
 //! One cache line a backend for what a choice reads, updated by every worker with relaxed read-modify-writes; the counters order
-//! nothing else. What
-//! is learnt is a word each, written whole; of two that learn at once, one lesson is lost. Time is passed in, in nanoseconds
-//! of one monotonic clock.
+//! nothing else. What is learnt is a word each, written whole; of two that learn at once, one lesson is lost. Time is passed in,
+//! in nanoseconds of one monotonic clock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -46,6 +45,7 @@ pub struct Prefill {
     computing: AtomicU32,
     decoding: AtomicU32,
     kv_tokens: AtomicU64,
+    /// Prompt tokens of those that wait.
     waiting_tokens: AtomicU64,
     /// When the request that is being computed had its turn.
     turn_ns: AtomicU64,

@@ -8,17 +8,18 @@ use std::time::Instant;
 
 use trieway::fleet::Fleet;
 use trieway::fleet::tenants::Tenants;
-use trieway::route::ttft::{Price, Speed, choose};
+use trieway::route::ttft::choose;
 use trieway::route::{self, Candidate};
 use trieway::trie::{Holder, Matches, Options, Trie};
+use trieway_sim::engine;
+use trieway_sim::policy::Policy;
 use trieway_sim::router::{CHUNK_TOKENS, outlook};
 
-const SPEED: Speed =
-    Speed { pass_s: 7.5e-3, token_s: 21.5e-6, attention_s: 1e-9, kv_token_s: 49e-9, pass_tokens: 8192.0 };
-const PRICE: Price = Price { idle: 1.5, load: 7.0, fair_tokens: 50_000.0, answer_tokens: 60.0 };
 const PER_ROUND: u64 = 2_000;
 
 fn main() {
+    let Ok(Policy::Ttft(ttft)) = Policy::parse("ttft", engine::Speed::H100) else { panic!("the product's policy") };
+    let (speed, price) = (ttft.speed, ttft.price);
     for backends in [2, 8, 64, 512] {
         let fleet = Fleet::new(backends, 1, Tenants::new(0, 0));
         let trie = Trie::new(&Options { memory_bytes: 64 << 20, slots: backends }).expect("valid options");
@@ -39,14 +40,14 @@ fn main() {
         let mut matches = Matches::new(backends);
         trie.lookup(&key, &mut matches);
         let mut outlooks = Vec::with_capacity(backends);
-        let ttft = best_ns(|turn| {
+        let by_ttft = best_ns(|turn| {
             outlooks.clear();
             outlooks.extend((0..backends as u16).map(|slot| {
                 let cache = fleet.cache(slot);
                 let held = matches.of(slot).map_or(0, |found| cache.believed(found.chunks, found.fresh, found.marked));
                 outlook(&fleet, slot, 200_000_000 + turn % 1_000, held * CHUNK_TOKENS)
             }));
-            black_box(choose(9_600.0, &outlooks, &SPEED, &PRICE, turn));
+            black_box(choose(9_600.0, &outlooks, &speed, &price, turn));
         });
         let candidates: Vec<Candidate> = (0..backends as u64)
             .map(|at| Candidate {
@@ -61,7 +62,7 @@ fn main() {
         let prefixaware = best_ns(|turn| _ = black_box(route::prefixaware(&candidates, 0, turn)));
         let leastload = best_ns(|turn| _ = black_box(route::leastload(&candidates, turn, turn)));
         println!(
-            "{backends:>4} backends: ttft {ttft:>6.0}, prefixaware {prefixaware:>6.0}, leastload {leastload:>6.0} ns a choice"
+            "{backends:>4} backends: ttft {by_ttft:>6.0}, prefixaware {prefixaware:>6.0}, leastload {leastload:>6.0} ns a choice"
         );
     }
 }

@@ -178,6 +178,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_is_as_the_products_flags_have_it() {
+        let args = ["trieway", "--static-backends", "http://127.0.0.1:1", "--routing-logic", "ttft"];
+        let config = trieway::config::from_args(&args.map(String::from)).expect("valid flags");
+        let flags = config.routing.ttft;
+        let Ok(Policy::Ttft(ttft)) = parse("ttft") else { panic!("the product's policy") };
+        let price = Price {
+            idle: flags.idle_price,
+            load: flags.load_price,
+            fair_tokens: flags.fair_tokens,
+            answer_tokens: flags.answer_tokens,
+        };
+        assert_eq!((ttft.price, ttft.hold_s), (price, flags.hold_s));
+        let apart = |a: f64, b: f64| (a / b - 1.0).abs();
+        assert!(apart(ttft.speed.token_s, flags.token_s) + apart(ttft.speed.kv_token_s, flags.kv_token_s) < 1e-9);
+    }
+
+    #[test]
     fn the_grid_is_readable_and_has_every_name() {
         GRID.iter().for_each(|point| assert!(parse(point).is_ok(), "{point}"));
         let has = |name: &str| GRID.iter().any(|point| point.split(':').next() == Some(name));

@@ -155,8 +155,6 @@ pub struct Stats {
     pub evicted_nodes: u64,
     /// Nodes that were taken out because no backend held them any more.
     pub swept_nodes: u64,
-    /// Raises that had to clear the whole table themselves, because nobody ticks.
-    pub forced_sweeps: u64,
 }
 
 /// See the module's page. One trie is shared by all workers; every method may be called from any thread at any time.
@@ -251,7 +249,6 @@ impl Trie {
             refused_inserts: ledger.refused.load(Ordering::Relaxed),
             evicted_nodes: ledger.evicted.load(Ordering::Relaxed),
             swept_nodes: ledger.swept.load(Ordering::Relaxed),
-            forced_sweeps: self.sweep.forced(),
         }
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Voiding is O(1) because nothing is touched; the sweep gives back the memory later, and sees to it that a void mark is
 //! gone before its generation comes round. Generations are 16 bits: a mark of one half of them is void from the moment
-//! the slot enters the other half, 32,768 raises before it could seem valid again. By then two full rounds of the sweep
-//! have passed over it; if they have not, the last raise before that clears the whole table itself.
+//! the slot enters the other half, 32,767 raises before it could seem valid again. By then two full rounds of the sweep
+//! have passed over it: ticks see to that long before, and where nobody ticks, each raise of the slot sweeps its share.
+//!
+//! Invariant: no call visits more buckets than [`Trie::sweep_share`] or [`SWEEP_BUCKETS`] says.
 
 use super::sync::counter::AtomicU64;
 use super::sync::{Guard, Ordering, pin};
@@ -12,8 +14,8 @@ use super::{Trie, holders};
 /// Buckets that one tick sweeps.
 const SWEEP_BUCKETS: u64 = 64;
 
-/// Buckets that a full clearing does under one pin.
-const SCRUB_BUCKETS: usize = 1024;
+/// Buckets that are swept under one pin.
+const PIN_BUCKETS: u64 = 1024;
 
 /// Generations of one half.
 const HALF: u16 = 1 << 15;
@@ -24,17 +26,15 @@ pub(super) struct Sweep {
     owed: AtomicU64,
     /// Buckets visited since the beginning.
     done: AtomicU64,
-    /// Times that a raise had to clear the whole table itself.
-    forced: AtomicU64,
 }
 
 impl Sweep {
     pub(super) fn new() -> Sweep {
-        Sweep { owed: AtomicU64::new(0), done: AtomicU64::new(0), forced: AtomicU64::new(0) }
+        Sweep { owed: AtomicU64::new(0), done: AtomicU64::new(0) }
     }
 
-    pub(super) fn forced(&self) -> u64 {
-        self.forced.load(Ordering::Relaxed)
+    pub(super) fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
     }
 }
 
@@ -45,50 +45,45 @@ impl Trie {
     /// insert that sleeps while its slot is raised 32,767 times.
     pub fn raise(&self, slot: u16) -> u16 {
         let raised = self.slots.raise(slot).unwrap_or(0);
-        if raised.wrapping_add(1).is_multiple_of(HALF) {
-            self.prepare_half(slot);
-        }
         self.sweep.owed.store(self.table.buckets() as u64, Ordering::Relaxed);
+        if raised.is_multiple_of(HALF) {
+            self.slots.enter_half(slot, self.sweep.done());
+        } else if let Some(entered) = self.slots.half_entered(slot) {
+            let share = self.sweep_share();
+            if self.sweep.done() - entered < share * u64::from(raised % HALF) {
+                self.sweep(share);
+            }
+        }
         raised
     }
 
-    /// Sees to it that no mark is left of the half of generations that the slot's next raise enters.
-    fn prepare_half(&self, slot: u16) {
-        let two_rounds = 2 * self.table.buckets() as u64;
-        let since = |then: u64| self.sweep.done.load(Ordering::Relaxed) - then;
-        if self.slots.half_entered(slot).is_some_and(|then| since(then) < two_rounds) {
-            self.sweep.forced.fetch_add(1, Ordering::Relaxed);
-            self.scrub_all();
-        }
-        self.slots.enter_half(slot, self.sweep.done.load(Ordering::Relaxed));
+    /// What each raise of a slot sweeps if the ticks did not: two rounds in the raises of one half of the generations.
+    pub(super) fn sweep_share(&self) -> u64 {
+        (2 * self.table.buckets() as u64).div_ceil(u64::from(HALF) - 1)
     }
 
-    /// Clears void marks in the next few buckets and takes out the runs that nobody holds any more, if generations
-    /// were raised since the last full round.
+    /// Sweeps a little, if generations were raised since the last full round.
     pub(super) fn sweep_some(&self) {
         let batch = self.sweep.owed.load(Ordering::Relaxed).min(SWEEP_BUCKETS);
-        if batch == 0 {
-            return;
+        if batch > 0 {
+            self.sweep(batch);
         }
-        let buckets = self.table.buckets();
+    }
+
+    /// Clears void marks in the next buckets and takes out the runs that nobody holds any more.
+    fn sweep(&self, batch: u64) {
+        let buckets = self.table.buckets() as u64;
         let from = self.sweep.done.fetch_add(batch, Ordering::Relaxed);
-        let guard = pin();
-        for at in from..from + batch {
-            self.sweep_bucket((at % buckets as u64) as usize, &guard);
+        let end = from + batch;
+        for start in (from..end).step_by(PIN_BUCKETS as usize) {
+            let guard = pin();
+            for at in start..end.min(start + PIN_BUCKETS) {
+                self.sweep_bucket((at % buckets) as usize, &guard);
+            }
         }
         let pay = |owed: u64| Some(owed.saturating_sub(batch));
         // Always succeeds: the closure never refuses.
         let _ = self.sweep.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
-    }
-
-    fn scrub_all(&self) {
-        let buckets = self.table.buckets();
-        for from in (0..buckets).step_by(SCRUB_BUCKETS) {
-            let guard = pin();
-            for bucket in from..buckets.min(from + SCRUB_BUCKETS) {
-                self.sweep_bucket(bucket, &guard);
-            }
-        }
     }
 
     fn sweep_bucket(&self, bucket: usize, guard: &Guard) {

@@ -72,8 +72,7 @@ struct Place {
 
 impl Table {
     pub(super) fn new(buckets: usize) -> Table {
-        let empty = || Bucket(std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())));
-        Table { buckets: (0..buckets.max(1)).map(|_| empty()).collect() }
+        Table { buckets: empty(buckets.max(1)) }
     }
 
     pub(super) fn bytes(buckets: usize) -> usize {
@@ -198,6 +197,22 @@ impl Table {
             edge(cell, word, guard).filter(|edge| edge.begins_with(hash))
         })
     }
+}
+
+/// Pages of zeros from the system: whatever the table's size, only what is written becomes resident, and nothing is filled at
+/// the start.
+#[cfg(not(any(loom, shuttle)))]
+fn empty(buckets: usize) -> Box<[Bucket]> {
+    let zeros = Box::<[Bucket]>::new_zeroed_slice(buckets);
+    // SAFETY: a bucket is an array of atomic pointers, and a word of zeros is the null pointer.
+    unsafe { zeros.assume_init() }
+}
+
+/// A model's atomics are more than a word.
+#[cfg(any(loom, shuttle))]
+fn empty(buckets: usize) -> Box<[Bucket]> {
+    let empty = || Bucket(std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())));
+    (0..buckets).map(|_| empty()).collect()
 }
 
 impl Drop for Table {

@@ -227,6 +227,7 @@ fn lookup_times(trie: &Trie, key: &[u64], lookups: usize) -> (Times, usize) {
 fn slice(trie: &Trie, key: &[u64], number: usize, times: &mut Times) -> usize {
     if number.is_multiple_of(A_TICK) {
         trie.tick();
+        trie.keep();
     }
     let (mut found, mut missed) = (Matches::new(usize::from(BACKENDS)), 0);
     times.add(SLICE, || {

@@ -4,7 +4,7 @@
 //! top to bottom, with `request` (reading it), `plan` (where it goes), `admission`, `queue` and `hold` (whether it may go now),
 //! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
 //! WebSocket), `forecast` and `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and
-//! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `deadline`.
+//! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `keep`, `deadline`.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no guard of the trie is held, across an await;
 //! a request's load is released by a guard on every path.
@@ -26,6 +26,7 @@ mod forecast;
 mod hold;
 #[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
 mod inherit;
+mod keep;
 mod lease;
 mod mailbox;
 mod pace;
@@ -106,6 +107,7 @@ fn run(worker: Rc<Worker>, listeners: Vec<socket2::Socket>, driver: Driver, repo
             monoio::spawn(accept::run(Rc::clone(&worker), listener));
         }
         monoio::spawn(mailbox::run(Rc::clone(&worker)));
+        monoio::spawn(keep::run(Rc::clone(&worker)));
         worker.housekeep().await;
     });
 }

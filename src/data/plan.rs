@@ -107,6 +107,7 @@ impl Plan {
         let Destination::Routed(endpoint) = destination else {
             return Ok(Plan { snapshot, model: None, session: None, policy: Policy::Leastload });
         };
+        worker.keeper.before_body(&worker.shared.trie, body.len());
         scratch.scan.read(body).map_err(|error| {
             Refusal::invalid(400, "invalid_json", format!("the body is not a JSON object: {error}"))
         })?;
@@ -166,6 +167,7 @@ impl Plan {
         let routing = &self.snapshot.rules.routing;
         let by_prefix = self.asks_prefixes() && !scratch.chunks.key().is_empty();
         if by_prefix {
+            worker.keeper.keep(&shared.trie);
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
         }
         let gate = self.gate(worker, waiting_since_us);

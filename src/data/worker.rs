@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::buffer::Blocks;
 use super::deadline::Deadlines;
 use super::hold::Held;
+use super::keep::Keeper;
 use super::lease::Leases;
 use super::mailbox::{Mailboxes, Seat};
 use super::pipes::Pipes;
@@ -33,6 +34,7 @@ pub(super) struct Worker {
     pub(super) blocks: Rc<Blocks>,
     pub(super) pipes: Pipes,
     pub(super) leases: Leases,
+    pub(super) keeper: Keeper,
     pub(super) turns: Turns,
     pub(super) queue: Queue,
     pub(super) held: Held,
@@ -66,6 +68,7 @@ impl Worker {
             blocks: Rc::default(),
             pipes: Pipes::default(),
             leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
+            keeper: Keeper::default(),
             turns: Turns::default(),
             queue: Queue::default(),
             held: Held::default(),

@@ -11,8 +11,8 @@
 //!
 //! # Concurrency contract
 //!
-//! Every method may be called from any thread at any time. Each operation is synchronous, bounded, and under one pin; a
-//! thread that ticks keeps that pin up to its next tick, and nothing else. No guard and no reference to a node leaves this
+//! Every method may be called from any thread at any time. Each operation is synchronous, bounded, and under one pin, which
+//! ends with it unless the thread asked to keep it ([`Trie::keep`]). No guard and no reference to a node leaves this
 //! module. Nobody waits for anybody: a lost CAS means that another thread got on.
 //!
 //! | field | written by | with | read with |
@@ -82,7 +82,7 @@ use ledger::Ledger;
 use reclaim::Reclaim;
 use slots::Slots;
 use sweep::Sweep;
-use sync::{Ordering, pin, rest};
+use sync::{Ordering, keep, pin, rest};
 use table::Table;
 
 pub use check::Checked;
@@ -223,12 +223,23 @@ impl Trie {
     }
 
     /// Housekeeping, to be called by every worker now and then (every 100 ms, say): sweeps a little after a raise, and
-    /// helps what waits for reclamation on its way. A thread that ticks keeps an epoch pinned from one operation to the next,
-    /// which makes them cheaper, and lets go of it here: it must go on ticking.
+    /// helps what waits for reclamation on its way. Implies [`Trie::rest`].
     pub fn tick(&self) {
         self.sweep_some();
         self.reclaim.hand_over(&pin());
         self.reclaim.free_some();
+        self.rest();
+    }
+
+    /// The calling thread keeps an epoch pinned from one operation to the next, which makes them cheaper, until it calls
+    /// [`Trie::rest`]. Meanwhile nothing that anybody evicts can be freed unless the thread goes on with operations: it must
+    /// rest soon, and before it waits or does something long.
+    pub fn keep(&self) {
+        keep();
+    }
+
+    /// The end of [`Trie::keep`].
+    pub fn rest(&self) {
         rest();
     }
 

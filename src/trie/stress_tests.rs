@@ -205,7 +205,7 @@ fn a_crowd_of_first_requests_loses_no_mark() {
 /// A thread that ticks keeps its pin from one operation to the next, and at most to its next tick; one that never ticks
 /// keeps none.
 #[test]
-fn a_pin_stands_until_the_tick() {
+fn a_pin_stands_only_while_its_thread_keeps_it() {
     use std::sync::mpsc::channel;
     let trie = Trie::with_table(64, 1 << 20, SLOTS);
     let key: Vec<u64> = (1..100).collect();
@@ -231,6 +231,8 @@ fn a_pin_stands_until_the_tick() {
             for order in to_do {
                 match order {
                     "tick" => trie.tick(),
+                    "keep" => trie.keep(),
+                    "rest" => trie.rest(),
                     _ => trie.lookup(&[7], &mut found),
                 }
                 says.send(()).expect("somebody waits");
@@ -241,15 +243,23 @@ fn a_pin_stands_until_the_tick() {
             done.recv().expect("is done");
         };
         trie.insert(&key[..5], holder);
-        order("look up");
-        litter(1);
-        assert!(ticks_away(), "a thread that never ticked keeps nothing");
-        order("tick");
-        order("look up");
-        litter(2);
-        assert!(!ticks_away(), "its pin stands");
-        order("tick");
-        assert!(ticks_away(), "it let go");
+        for (round, (orders, free)) in [
+            (&["look up"][..], true),
+            (&["tick", "look up"], true),
+            (&["keep", "look up"], false),
+            (&["rest"], true),
+            (&["look up"], true),
+            (&["keep", "look up", "tick"], true),
+            (&["keep", "rest", "look up"], true),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            orders.iter().for_each(|what| order(what));
+            litter(round + 1);
+            assert_eq!(ticks_away(), free, "{orders:?}");
+            order("rest");
+        }
         drop(orders);
     });
 }

@@ -138,6 +138,8 @@ pub(in crate::trie) fn pin() -> Guard {
 }
 
 /// A model's threads keep no pin between their operations.
+pub(in crate::trie) fn keep() {}
+
 pub(in crate::trie) fn rest() {}
 
 impl Guard {

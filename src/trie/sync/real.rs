@@ -48,16 +48,16 @@ impl Tracked {
 ///
 /// Every 128th pin of crossbeam-epoch collects garbage on whatever thread it falls, a lookup's too, and each costs a
 /// fence; bringing a pin up to date does neither. But one that stands while its thread does nothing holds up everybody's
-/// reclamation. So only threads that tick have one, and let go of it at each tick.
+/// reclamation. So a thread has one only between [`keep`] and [`rest`].
 struct Standing {
-    ticks: Cell<bool>,
+    keeps: Cell<bool>,
     /// Guards in use: only the last one to go may stand, or it could not be brought up to date.
     used: Cell<u32>,
     guard: Cell<Option<crossbeam_epoch::Guard>>,
 }
 
 thread_local! {
-    static STANDING: Standing = const { Standing { ticks: Cell::new(false), used: Cell::new(0), guard: Cell::new(None) } };
+    static STANDING: Standing = const { Standing { keeps: Cell::new(false), used: Cell::new(0), guard: Cell::new(None) } };
 }
 
 impl Standing {
@@ -74,7 +74,7 @@ impl Standing {
 
     fn leave(&self, guard: crossbeam_epoch::Guard) {
         self.used.set(self.used.get() - 1);
-        if self.used.get() == 0 && self.ticks.get() {
+        if self.used.get() == 0 && self.keeps.get() {
             self.guard.set(Some(guard));
         }
     }
@@ -88,10 +88,15 @@ pub(in crate::trie) fn pin() -> Guard {
     Guard(Some(STANDING.try_with(Standing::pin).unwrap_or_else(|_| crossbeam_epoch::pin())))
 }
 
-/// Ends the calling thread's standing pin. From now on it may have one, until the next call.
+/// The calling thread's pin may stand from one operation to the next, until [`rest`].
+pub(in crate::trie) fn keep() {
+    let _ = STANDING.try_with(|standing| standing.keeps.set(true));
+}
+
+/// Ends the calling thread's standing pin; from now on each operation has its own.
 pub(in crate::trie) fn rest() {
     let _ = STANDING.try_with(|standing| {
-        standing.ticks.set(true);
+        standing.keeps.set(false);
         standing.guard.take();
     });
 }

@@ -22,7 +22,7 @@ use crate::shared::Phase;
 const BACKLOG: i32 = 4096;
 
 /// Accepts in a row before the worker's other tasks get their turn.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 16;
 
 /// How late the end of the start is noticed.
 const STARTING_PAUSE: Duration = Duration::from_millis(5);
@@ -131,6 +131,9 @@ pub(super) async fn run(worker: Rc<Worker>, listener: socket2::Socket) -> io::Re
             drop(listener);
             worker.shared.listening.fetch_sub(1, Release);
             return Ok(());
+        }
+        if !emptied {
+            worker.coop.give_way().await;
         }
     }
 }

@@ -60,6 +60,7 @@ impl<F: Future<Output = ()>> Future for CatchUnwind<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
+        this.counted.worker().coop.begin_turn();
         catch_unwind(AssertUnwindSafe(|| this.inner.poll(cx))).unwrap_or_else(|_| {
             this.counted.worker().shard().panics.add(1);
             Poll::Ready(())

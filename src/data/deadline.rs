@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
+use super::coop::Coop;
+
 const NEVER: u64 = u64::MAX;
 
 /// What a deadline ends.
@@ -57,6 +59,8 @@ pub(super) struct Deadlines {
     start: Instant,
     /// The time of the last tick.
     now_ms: Cell<u64>,
+    /// The worker's turns: a socket reaches them by its entry, and stays small.
+    coop: Rc<Coop>,
     entries: RefCell<Vec<Entry>>,
     free: RefCell<Vec<u32>>,
 }
@@ -68,8 +72,9 @@ pub(super) struct Ticket {
 }
 
 impl Deadlines {
-    pub(super) fn new() -> Rc<Self> {
+    pub(super) fn new(coop: Rc<Coop>) -> Rc<Self> {
         Rc::new(Deadlines {
+            coop,
             start: Instant::now(),
             now_ms: Cell::new(0),
             entries: RefCell::default(),
@@ -130,6 +135,10 @@ impl Deadlines {
         }
     }
 
+    pub(super) fn coop(&self) -> Rc<Coop> {
+        Rc::clone(&self.coop)
+    }
+
     /// Milliseconds of the worker's clock, as of the last tick.
     pub(super) fn now_ms(&self) -> u64 {
         self.now_ms.get()
@@ -151,6 +160,10 @@ impl Ticket {
         entry.fresh.set(false);
     }
 
+    pub(super) fn coop(&self) -> &Rc<Coop> {
+        &self.table.coop
+    }
+
     pub(super) fn fired(&self) -> bool {
         self.table.entries.borrow()[self.index as usize].fired.get()
     }
@@ -170,11 +183,12 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
+    use super::super::coop::Coop;
     use super::{Deadlines, Ends};
 
     #[test]
     fn only_the_overdue_socket_is_shut_down_and_its_entry_is_reused() {
-        let table = Deadlines::new();
+        let table = Deadlines::new(Coop::new().expect("a descriptor"));
         let (mut late, _late_peer) = UnixStream::pair().expect("pair");
         let (mut idle, _idle_peer) = UnixStream::pair().expect("pair");
         idle.set_nonblocking(true).expect("mode");
@@ -198,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_drain_ends_who_waits_but_not_whose_request_is_there() {
-        let table = Deadlines::new();
+        let table = Deadlines::new(Coop::new().expect("a descriptor"));
         let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().expect("pair")).collect();
         let tickets: Vec<_> = pairs.iter().map(|(ours, _)| Deadlines::register(&table, ours.as_raw_fd())).collect();
         pairs.iter().for_each(|(ours, _)| ours.set_nonblocking(true).expect("mode"));

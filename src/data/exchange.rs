@@ -66,6 +66,7 @@ async fn exchange(
 ) -> Result<Option<bool>, Failure> {
     let Some(head_len) = client.read_head(&mut scratch.request).await? else { return Ok(None) };
     let started = Instant::now();
+    worker.coop.spend(0);
     worker.shard().requests.add(1);
     let request = Request::read(client, scratch, head_len, seen).await?;
     sabotage::strike("read", &scratch.request, request.head());

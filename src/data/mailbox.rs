@@ -128,8 +128,13 @@ pub(super) async fn run(worker: Rc<Worker>) -> io::Result<()> {
         bell.readable().await?;
         // Silent first: who posts from now on rings again.
         let _ = rustix::io::read(&mailbox.bell, &mut [0_u8; 8]);
+        let mut settled = 0;
         while let Some(handed) = mailbox.queue.pop() {
             accept::settle(&worker, handed);
+            settled += 1;
+            if settled % accept::BATCH == 0 {
+                worker.coop.give_way().await;
+            }
         }
     }
 }

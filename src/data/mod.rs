@@ -4,7 +4,8 @@
 //! top to bottom, with `request` (reading it), `plan` (where it goes), `admission`, `queue` and `hold` (whether it may go now),
 //! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
 //! WebSocket), `forecast` and `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and
-//! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `keep`, `deadline`.
+//! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `keep`,
+//! `deadline`, and `coop`, by which each task leaves turns to the others.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no guard of the trie is held, across an await;
 //! a request's load is released by a guard on every path.
@@ -17,6 +18,7 @@ mod buffer;
 mod call;
 mod client;
 mod conn;
+mod coop;
 #[allow(unsafe_code, reason = "shuts down descriptors that sockets of this worker own")]
 mod deadline;
 mod exchange;
@@ -80,7 +82,10 @@ pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> R
         let cpu = cpus.as_ref().map(|cpus| cpus[index]);
         let run = move || {
             cpu.inspect(|&cpu| pin::pin(cpu));
-            run(Worker::new(shared, mailboxes, index), own, driver, report);
+            match Worker::new(shared, mailboxes, index) {
+                Ok(worker) => run(worker, own, driver, report),
+                Err(error) => drop(report.send(Err(error))),
+            }
         };
         std::thread::Builder::new()
             .name(format!("worker-{index}"))
@@ -106,6 +111,7 @@ fn run(worker: Rc<Worker>, listeners: Vec<socket2::Socket>, driver: Driver, repo
         for listener in listeners {
             monoio::spawn(accept::run(Rc::clone(&worker), listener));
         }
+        monoio::spawn(coop::run(Rc::clone(&worker.deadlines)));
         monoio::spawn(mailbox::run(Rc::clone(&worker)));
         monoio::spawn(keep::run(Rc::clone(&worker)));
         worker.housekeep().await;

@@ -97,6 +97,7 @@ pub(super) async fn relay(
             }
             head = &[];
         }
+        client.worker.coop.spend_framing(step.consumed - step.payload);
         bytes.consume(step.consumed);
         if step.done {
             return Ok(bytes.is_empty() && !matches!(rest, Rest::UntilClose));

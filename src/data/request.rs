@@ -165,6 +165,7 @@ async fn read_chunked(client: &mut Client, head_len: usize, expect_continue: boo
         let step = decoder.decode(&mut input.filled_mut()[at..])?;
         input.close_gap(at + step.payload, at + step.consumed);
         body_len += step.payload;
+        client.worker.coop.spend_framing(step.consumed - step.payload);
         if decoder.announced() > limit as u64 {
             return Err(too_large(limit));
         }

@@ -4,6 +4,9 @@
 //! armed across calls and drops, so that one pending poll serves as the watch for a client that goes away while its engine
 //! works, and as the wait for its next request afterwards.
 //!
+//! Each call takes from the turn's budget (`coop`); once that is spent, a socket reads and writes nothing until its wait has
+//! given way.
+//!
 //! Each socket has one deadline. When it passes, the worker's sweeper shuts the socket down; whoever waits on it then
 //! reads an end, and `timed_out` tells why.
 
@@ -23,6 +26,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg
 use rustix::pipe::{SpliceFlags, splice};
 use socket2::SockRef;
 
+use super::coop::{Coop, Yield};
 use super::deadline::{Deadlines, Ends, Ticket};
 
 /// Unacknowledged bytes and keep-alive probes without an answer for this long mean that the peer is gone.
@@ -31,8 +35,8 @@ const SILENT_PEER: Duration = Duration::from_secs(30);
 /// Pause when the process or the machine has no descriptor or memory left for another connection.
 pub(super) const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
-/// Reads in a row before the worker's other tasks get their turn: a peer that always has bytes must not starve them.
-const READS_IN_A_ROW: u8 = 16;
+/// What one call moves at most: a call can't be broken off.
+const CALL_BYTES: usize = 256 << 10;
 
 pub(super) struct Socket {
     deadline: Ticket,
@@ -40,7 +44,10 @@ pub(super) struct Socket {
     /// A descriptor registered with the driver; of the stream's own reads and writes none is used, so that any kind of
     /// socket may stand behind it. A TCP one would keep both of its addresses.
     io: Rc<UnixStream>,
-    reads: Cell<u8>,
+    /// The turn's budget was spent when it was to be read.
+    read_yields: Cell<Yield>,
+    /// The same when it was to be written.
+    write_yields: Cell<bool>,
     /// The last read took all there was: the next one would find nothing.
     drained: Cell<bool>,
     /// Its close is a reset.
@@ -95,10 +102,15 @@ impl Socket {
             deadline: Deadlines::register(deadlines, io.as_raw_fd()),
             reader: Box::pin(Wait { make, armed: None }),
             io,
-            reads: Cell::new(0),
+            read_yields: Cell::default(),
+            write_yields: Cell::new(false),
             drained: Cell::new(false),
             resets: Cell::new(false),
         })
+    }
+
+    fn coop(&self) -> &Rc<Coop> {
+        self.deadline.coop()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -110,46 +122,80 @@ impl Socket {
     /// Reads what is there, without waiting.
     pub(super) fn read(&self, into: &mut [u8]) -> io::Result<Got> {
         debug_assert!(!into.is_empty(), "a read into nothing looks like the end");
-        if self.drained.get() || self.reads.get() == READS_IN_A_ROW {
+        if self.drained.get() || self.read_gives_way() {
             return Ok(Got::Wait);
         }
-        self.reads.set(self.reads.get() + 1);
-        let room = into.len();
+        let room = into.len().min(CALL_BYTES);
+        let into = &mut into[..room];
         match now(|| recv(self.fd(), &mut *into, RecvFlags::empty()))? {
             Some((_, 0)) => Ok(Got::End),
             Some((_, n)) => {
                 self.drained.set(n < room);
+                self.coop().spend(n);
                 Ok(Got::Bytes(n))
             }
             None => Ok(Got::Wait),
         }
     }
 
-    /// Writes what the kernel takes, without waiting. `None`: it takes nothing now.
-    pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        match parts {
-            [part] => now(|| send(self.fd(), part, SendFlags::NOSIGNAL)),
-            _ => now(|| sendmsg(self.fd(), parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)),
+    /// Others have their turn before the next read.
+    fn read_gives_way(&self) -> bool {
+        let spent = self.coop().is_spent();
+        if spent {
+            self.read_yields.set(Yield::DUE);
         }
+        spent
+    }
+
+    /// The same before the next write.
+    fn write_gives_way(&self) -> bool {
+        let spent = self.coop().is_spent();
+        self.write_yields.set(spent);
+        spent
+    }
+
+    /// Writes what the kernel takes, without waiting. `None`: it takes nothing now, or others have a turn first.
+    pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        if self.write_gives_way() {
+            return Ok(None);
+        }
+        let written = match parts {
+            [part] => now(|| send(self.fd(), &part[..part.len().min(CALL_BYTES)], SendFlags::NOSIGNAL)),
+            [first, second] if first.len() + second.len() > CALL_BYTES => {
+                let first = &first[..first.len().min(CALL_BYTES)];
+                let parts = [IoSlice::new(first), IoSlice::new(&second[..second.len().min(CALL_BYTES - first.len())])];
+                now(|| sendmsg(self.fd(), &parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL))
+            }
+            _ => now(|| sendmsg(self.fd(), parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)),
+        };
+        self.coop().spend(written.as_ref().map_or(0, |n| n.unwrap_or_default()));
+        written
     }
 
     /// Moves what is there, `most` bytes at most, into a pipe that is empty.
     pub(super) fn splice_into(&self, pipe: BorrowedFd<'_>, most: usize) -> io::Result<Got> {
         debug_assert!(most > 0, "nothing looks like the end");
-        if self.drained.get() || self.reads.get() == READS_IN_A_ROW {
+        if self.drained.get() || self.read_gives_way() {
             return Ok(Got::Wait);
         }
-        self.reads.set(self.reads.get() + 1);
-        match splice_now(self.fd(), pipe, most)? {
-            Some(0) => Ok(Got::End),
-            Some(n) => Ok(Got::Bytes(n)),
-            None => Ok(Got::Wait),
-        }
+        let moved = splice_now(self.fd(), pipe, most)?;
+        self.coop().spend(moved.unwrap_or_default());
+        Ok(match moved {
+            Some(0) => Got::End,
+            Some(n) => Got::Bytes(n),
+            None => Got::Wait,
+        })
     }
 
-    /// Moves up to `held` bytes out of a pipe that holds as many. `None`: the kernel takes nothing now.
+    /// Moves up to `held` bytes out of a pipe that holds as many. `None`: the kernel takes nothing now, or others have a turn
+    /// first.
     pub(super) fn splice_from(&self, pipe: BorrowedFd<'_>, held: usize) -> io::Result<Option<usize>> {
-        splice_now(pipe, self.fd(), held)
+        if self.write_gives_way() {
+            return Ok(None);
+        }
+        let moved = splice_now(pipe, self.fd(), held)?;
+        self.coop().spend(moved.unwrap_or_default());
+        Ok(moved)
     }
 
     /// A connection that waits at this listening socket, tuned and non-blocking.
@@ -169,7 +215,6 @@ impl Socket {
 
     /// Time has passed since the last read: there may be something again.
     pub(super) fn expect_bytes(&self) {
-        self.reads.set(0);
         self.drained.set(false);
     }
 
@@ -184,6 +229,7 @@ impl Socket {
 
     /// Ready when a read would bring something: bytes, an end or an error.
     pub(super) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.deadline.coop().poll_yield(&self.read_yields, cx));
         let ready = self.reader.as_mut().poll_ready(cx);
         if ready.is_ready() {
             self.expect_bytes();
@@ -198,7 +244,13 @@ impl Socket {
     /// Ready when a write would be taken. Unlike the wait for readability it is not kept when dropped.
     pub(super) fn writable(&self) -> impl Future<Output = io::Result<()>> + use<> {
         let io = Rc::clone(&self.io);
-        async move { io.writable(false).await }
+        let yields = self.write_yields.take().then(|| Rc::clone(self.coop()));
+        async move {
+            if let Some(coop) = yields {
+                coop.give_way().await;
+            }
+            io.writable(false).await
+        }
     }
 
     /// The error of a connect that has become writable, if it failed.

@@ -2,12 +2,14 @@
 //! tasks, never by another thread.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffer::Blocks;
+use super::coop::Coop;
 use super::deadline::Deadlines;
 use super::hold::Held;
 use super::keep::Keeper;
@@ -39,6 +41,7 @@ pub(super) struct Worker {
     pub(super) queue: Queue,
     pub(super) held: Held,
     pub(super) deadlines: Rc<Deadlines>,
+    pub(super) coop: Rc<Coop>,
     pub(super) pools: RefCell<Pools>,
     snapshot: RefCell<Rc<View>>,
     random: Cell<u64>,
@@ -58,9 +61,10 @@ impl Deref for View {
 }
 
 impl Worker {
-    pub(super) fn new(shared: &'static Shared, mailboxes: &'static Mailboxes, index: usize) -> Rc<Self> {
+    pub(super) fn new(shared: &'static Shared, mailboxes: &'static Mailboxes, index: usize) -> io::Result<Rc<Self>> {
+        let coop = Coop::new()?;
         let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), index);
-        Rc::new(Worker {
+        Ok(Rc::new(Worker {
             shared,
             index,
             mailboxes,
@@ -72,12 +76,13 @@ impl Worker {
             turns: Turns::default(),
             queue: Queue::default(),
             held: Held::default(),
-            deadlines: Deadlines::new(),
+            deadlines: Deadlines::new(Rc::clone(&coop)),
+            coop,
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
             snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),
             random: Cell::new(seed),
             authorization: authorization(&shared.config),
-        })
+        }))
     }
 
     pub(super) fn shard(&self) -> &'static Shard {

@@ -11,7 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("prompt", &[]),
     ("trie", &[]),
     ("route", &[]),
-    ("fleet", &["config"]),
+    ("fleet", &["config", "route"]),
     ("metrics", &["route"]),
     ("shared", &["config", "fleet", "metrics", "trie"]),
     ("data", &["config", "http", "prompt", "trie", "route", "fleet", "metrics", "shared"]),

@@ -160,7 +160,7 @@ mod tests {
         until("scraped", || plane.members().iter().any(|member| member.engine.is_some())).await;
         until("down", || plane.members().iter().any(|member| member.last_error.is_some())).await;
         plane.shared.shards[0].lane(0).sent[0].add(1);
-        let guard = plane.shared.fleet.load(0).begin(10);
+        let guard = plane.shared.fleet.begin(0, 0, 10, 0);
         let (_, models) = json(&name, "/v1/models").await;
         let names: Vec<_> = models["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
         assert_eq!(names, ["a", "m"]);

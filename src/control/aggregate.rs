@@ -1,4 +1,4 @@
-//! The short period: sums the workers' arrivals, compares the backends' speeds, notices those that could not be reached, and
+//! The short period: sums the arrivals, compares the backends' speeds, notices those that could not be reached, and
 //! tells failed requests.
 
 use std::sync::Arc;
@@ -37,10 +37,8 @@ pub(super) async fn run(plane: Arc<Plane>) {
 }
 
 fn sum_arrivals(plane: &Plane) {
-    let now_ms = plane.now_ms();
-    for member in plane.members().iter_mut() {
-        plane.shared.fleet.arrivals.aggregate(member.slot, &mut member.window, now_ms);
-    }
+    plane.members().sum_windows(plane.shared);
+    plane.shared.fleet.usual.sum();
 }
 
 fn compare_speeds(plane: &Plane) {

@@ -60,7 +60,8 @@ pub(super) fn list(plane: &Plane) -> Vec<Engine> {
 }
 
 fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
-    let load = plane.shared.fleet.load(member.slot);
+    let fleet = &plane.shared.fleet;
+    let load = fleet.load(member.slot);
     let seconds = |mean_us: f64| mean_us / 1e6;
     Engine {
         url: member.name.clone(),
@@ -76,9 +77,9 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
         share: 1.0 - f64::from(member.cold_permille(plane.shared.config.slow_start, Instant::now())) / 1000.0,
         qps: qps(plane, member),
         in_flight: load.in_flight(),
-        waiting: load.waiting(),
-        answering: load.answering(),
-        in_flight_bytes: load.in_flight_bytes(),
+        waiting: fleet.waiting(member.slot),
+        answering: fleet.answering(member.slot),
+        in_flight_bytes: fleet.in_flight_bytes(member.slot),
         requests_total: totals.sent(),
         errors_total: totals.backend_errors(),
         mean_latency_seconds: totals.answers().mean().map(seconds),
@@ -108,7 +109,7 @@ fn figures_of(stats: &EngineStats) -> Figures {
 pub(super) fn qps(plane: &Plane, member: &Member) -> f64 {
     let window = plane.shared.config.request_stats_window;
     let seen = member.since.elapsed().min(window).max(Duration::from_secs(1).min(window));
-    plane.shared.fleet.arrivals.published(member.slot) as f64 / seen.as_secs_f64()
+    member.window.requests() as f64 / seen.as_secs_f64()
 }
 
 fn type_name(kind: ModelType) -> &'static str {

@@ -12,8 +12,8 @@ use super::members::Member;
 use super::plane::Plane;
 use super::process;
 use crate::config::Policy;
+use crate::fleet::Fleet;
 use crate::fleet::belief::{Belief, ENDLESS};
-use crate::fleet::load::Load;
 use crate::fleet::snapshot::State;
 use crate::metrics::names::{self, Metric};
 use crate::metrics::render::{Distribution, Writer};
@@ -49,17 +49,17 @@ pub(super) fn text(plane: &Plane) -> String {
 
 fn backends(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     let load = |member: &Member| plane.shared.fleet.load(member.slot);
-    let mut loads = |metric: &'static Metric, figure: fn(&Load) -> u64| {
+    let mut loads = |metric: &'static Metric, figure: fn(&Fleet, u16) -> u64| {
         let mut family = writer.family(metric);
         for member in members {
-            family.count(&[&member.name], figure(load(member)));
+            family.count(&[&member.name], figure(&plane.shared.fleet, member.slot));
         }
     };
-    loads(&names::NUM_PREFILL_REQUESTS, |load| load.waiting().into());
-    loads(&names::NUM_DECODING_REQUESTS, |load| load.answering().into());
-    loads(&names::NUM_REQUESTS_RUNNING, |load| load.in_flight().into());
-    loads(&names::IN_FLIGHT_REQUESTS, |load| load.in_flight().into());
-    loads(&names::IN_FLIGHT_BYTES, Load::in_flight_bytes);
+    loads(&names::NUM_PREFILL_REQUESTS, |fleet, slot| fleet.waiting(slot).into());
+    loads(&names::NUM_DECODING_REQUESTS, |fleet, slot| fleet.answering(slot).into());
+    loads(&names::NUM_REQUESTS_RUNNING, |fleet, slot| fleet.load(slot).in_flight().into());
+    loads(&names::IN_FLIGHT_REQUESTS, |fleet, slot| fleet.load(slot).in_flight().into());
+    loads(&names::IN_FLIGHT_BYTES, Fleet::in_flight_bytes);
     let mut family = writer.family(&names::CURRENT_QPS);
     for member in members {
         family.value(&[&member.name], qps(plane, member));

@@ -24,8 +24,8 @@ vllm:prefix_cache_queries_total 40
 fn filled() -> Plane {
     let plane = quiet_plane("--static-backends http://a:1,http://b:2 --static-models m,m --shadow-policy ttft");
     let mut members = plane.members();
-    for member in members.iter_mut() {
-        member.addresses.push(([127, 0, 0, 1], 1).into());
+    for slot in 0..2 {
+        members.get_mut(slot).expect("a member").addresses.push(([127, 0, 0, 1], 1).into());
     }
     members.publish(plane.shared);
     if let Some(first) = members.get_mut(0) {
@@ -77,9 +77,9 @@ fn count(plane: &Plane) {
     assert!(!wiped, "one miss is no wipe");
     shard.control.add(3);
     shard.thread_id.store(std::process::id() as i32, std::sync::atomic::Ordering::Relaxed);
-    let mut begun = plane.shared.fleet.load(0).begin(100);
+    let mut begun = plane.shared.fleet.begin(0, 0, 100, 0).expect("no limit");
     begun.first_byte();
-    let waiting = plane.shared.fleet.load(0).begin(50);
+    let waiting = plane.shared.fleet.begin(0, 0, 50, 0);
     // They stay in flight.
     std::mem::forget((begun, waiting));
 }

@@ -46,8 +46,11 @@ pub(super) struct Member {
     pub(super) tells_sleep: Option<bool>,
     /// Since when `sleeping` is as it is; `None` while a call that changes it runs.
     pub(super) sleep_known_at: Option<Instant>,
-    /// It came after the start, and not with it.
-    came_late: bool,
+    /// It is not one of those that were there when the router started, or not any more: when it begins to take requests, its
+    /// share grows slowly.
+    is_late: bool,
+    /// It takes requests, as the workers last saw it.
+    takes_requests: bool,
     /// Since when its share grows, while it does.
     warms_since: Option<Instant>,
     /// It has no `/health`: its model list is asked for instead.
@@ -73,7 +76,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    fn new(spec: &StaticBackend, slot: u16, shared: &Shared, now: Instant, now_ms: u64) -> Self {
+    fn new(spec: &StaticBackend, slot: u16, is_late: bool, shared: &Shared, now: Instant) -> Self {
         let name = spec.url.to_string();
         let window_ms = u64::try_from(shared.config.request_stats_window.as_millis()).unwrap_or(u64::MAX);
         let interval = shared.config.health.as_ref().map_or(UNPROBED_INTERVAL, |health| health.interval);
@@ -85,7 +88,8 @@ impl Member {
             models: named(&spec.models),
             models_at: None,
             health: Health::new(!spec.models.is_empty(), interval),
-            came_late: false,
+            is_late,
+            takes_requests: false,
             warms_since: None,
             sleeping: false,
             tells_sleep: None,
@@ -98,7 +102,7 @@ impl Member {
             reads_when_slow: None,
             paused_until: None,
             last_error: None,
-            window: Window::new(window_ms, shared.fleet.arrivals.total(slot), now_ms),
+            window: Window::new(window_ms, shared.fleet.load(slot), now_ms(shared)),
             since: now,
             engine: None,
             marks: ProcessMarks::default(),
@@ -143,11 +147,14 @@ impl Member {
         format!("{:016x}", self.identity)
     }
 
-    /// It takes requests again: from here on its share grows, unless it was there from the start.
-    pub(super) fn warm_up(&mut self, now: Instant) {
-        if self.answered || self.came_late {
-            self.warms_since = Some(now);
-        }
+    /// It was not there when it was looked for: whenever it comes, it comes late.
+    pub(super) fn is_absent(&mut self) {
+        self.is_late = true;
+    }
+
+    /// What takes requests there now is another process: from the next `publish` on it is as one that has just come.
+    pub(super) fn begins_anew(&mut self) {
+        self.takes_requests = false;
     }
 
     /// How much of its share it does not get yet.
@@ -169,6 +176,11 @@ impl Member {
 
     pub(super) fn model_names(&self) -> Vec<String> {
         self.models.keys().cloned().collect()
+    }
+
+    /// Both serve some model.
+    fn shares(&self, other: &Member) -> bool {
+        self.models.keys().any(|model| other.models.contains_key(model))
     }
 
     fn backend(&self, slow_start: Duration, now: Instant) -> Backend {
@@ -248,8 +260,13 @@ impl Members {
         self.list.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
-        self.list.iter_mut()
+    /// Takes in the requests that were begun since the last sum.
+    pub(super) fn sum_windows(&mut self, shared: &Shared) {
+        let (now, now_ms) = (Instant::now(), now_ms(shared));
+        for member in &mut self.list {
+            let cold_permille = member.cold_permille(shared.config.slow_start, now);
+            member.window.sum(shared.fleet.load(member.slot), cold_permille, now_ms);
+        }
     }
 
     pub(super) fn get_mut(&mut self, slot: u16) -> Option<&mut Member> {
@@ -263,7 +280,7 @@ impl Members {
     /// Makes the list what `wanted` says, in that order: members whose URL stays keep their slot and all that is known of
     /// them, the others are gone with their marks. Returns the slots of those that came. Those without a free slot are left
     /// out, with a log line.
-    pub(super) fn set(&mut self, wanted: &[StaticBackend], shared: &Shared, now: Instant, now_ms: u64) -> Vec<u16> {
+    pub(super) fn set(&mut self, wanted: &[StaticBackend], shared: &Shared, now: Instant) -> Vec<u16> {
         let late = !self.list.is_empty() || !self.given_up.is_empty();
         let stays = |member: &Member| wanted.iter().any(|spec| spec.url == member.spec.url);
         let (mut known, leave): (Vec<_>, Vec<_>) = std::mem::take(&mut self.list).into_iter().partition(stays);
@@ -277,10 +294,7 @@ impl Members {
                 member.respecify(spec, now);
                 self.list.push(member);
             } else if let Some(slot) = self.take_slot(shared) {
-                let mut member = Member::new(spec, slot, shared, now, now_ms);
-                member.came_late = late;
-                member.warm_up(now);
-                self.list.push(member);
+                self.list.push(Member::new(spec, slot, late, shared, now));
                 came.push(slot);
             } else {
                 tracing::error!("backend {} is left out: {} backends are the limit", spec.url, shared.fleet.slots());
@@ -324,14 +338,44 @@ impl Members {
         warming
     }
 
+    /// Those that are about to take requests and did not before. Each begins with the window of the one that has the least of
+    /// those which serve a model of its own, and with a small share if it is late. Whatever made it take requests comes here.
+    fn admit_arrivals(&mut self, shared: &Shared, now: Instant) {
+        let takes = |member: &Member| member.state() == State::Up && !member.addresses.is_empty();
+        if self.list.iter().any(|member| takes(member) && !member.takes_requests) {
+            self.sum_windows(shared);
+        }
+        for at in 0..self.list.len() {
+            let takes = takes(&self.list[at]);
+            if std::mem::replace(&mut self.list[at].takes_requests, takes) || !takes {
+                continue;
+            }
+            let (before, rest) = self.list.split_at_mut(at);
+            let Some((member, after)) = rest.split_first_mut() else { continue };
+            let others = before.iter().chain(after.iter()).filter(|other| other.takes_requests && other.shares(member));
+            if let Some(least) = others.min_by_key(|other| other.window.level()) {
+                member.window.join(&least.window, shared.fleet.load(member.slot));
+            }
+            if std::mem::replace(&mut member.is_late, true) {
+                member.warms_since = Some(now);
+            }
+        }
+    }
+
     /// Shows the workers what is known now.
     pub(super) fn publish(&mut self, shared: &Shared) {
         let (slow_start, now) = (shared.config.slow_start, Instant::now());
+        self.admit_arrivals(shared, now);
         let backends = self.list.iter().map(|member| Arc::new(member.backend(slow_start, now))).collect();
         let lanes = &mut self.lanes;
         let snapshot = Snapshot::new(backends, self.rules.clone(), |server, model| lanes.number(server, model));
         shared.fleet.publish(snapshot);
     }
+}
+
+/// The clock of the windows.
+fn now_ms(shared: &Shared) -> u64 {
+    shared.micros() / 1000
 }
 
 fn rules(config: &Config) -> Arc<Rules> {

@@ -52,10 +52,6 @@ impl Plane {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
     pub(super) fn now_unix_s(&self) -> u64 {
         self.started_unix_s + self.started.elapsed().as_secs()
     }
@@ -81,7 +77,7 @@ impl Plane {
 
     /// Each backend that came gets its prober and its scraper.
     fn adopt(self: &Arc<Self>, members: &mut Members, wanted: &[StaticBackend]) {
-        for slot in members.set(wanted, self.shared, Instant::now(), self.now_ms()) {
+        for slot in members.set(wanted, self.shared, Instant::now()) {
             let tasks = [
                 tokio::spawn(watch::run(self.clone(), slot)).abort_handle(),
                 tokio::spawn(scrape::run(self.clone(), slot)).abort_handle(),
@@ -182,7 +178,7 @@ impl Plane {
         let mut clear = false;
         if self.shared.config.health.is_none() {
             publish |= unprobed(member, round, now);
-            self.returned_unprobed(member, round);
+            publish |= self.returned_unprobed(member, round);
         } else {
             let before = std::mem::replace(&mut member.reads_when_slow, reads);
             let busy = member.health.state() == State::Up && before.is_some() && reads > before;
@@ -215,15 +211,13 @@ impl Plane {
             }
             Some(failure) => {
                 member.last_error = Some(failure.why.clone());
+                member.is_absent();
                 if busy { member.health.busy() } else { member.health.failed(failure.refused, now) }
             }
         };
         member.next_probe = now + step.next_probe;
         if step.returned {
             self.returned(member, round.engine.as_ref());
-        }
-        if step.changed && member.health.state() == State::Up {
-            member.warm_up(now);
         }
         member.answered |= round.failure.is_none();
         if step.changed {
@@ -273,7 +267,6 @@ impl Plane {
             return false;
         }
         self.shared.trie.raise(member.slot);
-        member.warm_up(Instant::now());
         let what = if sleeping { "sleeps" } else { "is awake" };
         tracing::info!("backend {} {what}, {why}", member.name);
         true
@@ -297,14 +290,18 @@ impl Plane {
     }
 
     /// Without probes, a model list is a sign of life, too. Where the start time is known, the scraper sees more.
-    fn returned_unprobed(&self, member: &mut Member, round: &Round) {
+    /// True when what takes requests there is another process.
+    fn returned_unprobed(&self, member: &mut Member, round: &Round) -> bool {
         if round.models.is_none() {
-            return;
+            member.is_absent();
+            return false;
         }
-        if member.marks.start_s.is_none() && member.health.take_away() {
+        let returned = member.marks.start_s.is_none() && member.health.take_away();
+        if returned {
             self.returned(member, None);
         }
         member.answered = true;
+        returned
     }
 
     /// What the process had cached is gone.
@@ -315,6 +312,7 @@ impl Plane {
         member.sleeping = false;
         member.tells_sleep = None;
         member.health.take_away();
+        member.begins_anew();
         tracing::info!("backend {} has restarted ({why}): its prefixes are forgotten", member.name);
     }
 
@@ -359,6 +357,7 @@ impl Plane {
             member.engine = None;
             return;
         };
+        let restarts = member.restarts;
         if let Some(why) = engine.marks.differ(&member.marks) {
             self.restarted(member, why);
         } else if self.shared.config.health.is_none() && member.health.take_away() {
@@ -370,6 +369,9 @@ impl Plane {
         }
         member.marks = engine.marks.clone();
         member.engine = Some(engine);
+        if member.restarts > restarts {
+            members.publish(self.shared);
+        }
     }
 }
 

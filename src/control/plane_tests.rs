@@ -291,9 +291,9 @@ async fn the_short_period_sums_arrivals_and_notices_marks() {
     let plane = Arc::new(quiet_plane("--static-backends http://127.0.0.1:1 --static-models m"));
     tokio::spawn(aggregate::run(plane.clone()));
     for _ in 0..3 {
-        plane.shared.fleet.arrivals.count(0, 0);
+        drop(plane.shared.fleet.begin(0, 0, 1, 0));
     }
-    until("summed", || plane.shared.fleet.arrivals.published(0) == 3).await;
+    until("summed", || plane.members().iter().next().is_some_and(|member| member.window.requests() == 3)).await;
     plane.shared.fleet.load(0).set_unreachable(true);
     until("down", || state(&plane) == State::Down).await;
 }
@@ -324,7 +324,7 @@ fn a_backend_that_gets_a_slot_gets_nothing_that_was_learnt_of_the_last_one() {
     let mut members = Members::new(1, &shared.config, 0);
     let named = |url: &str| [StaticBackend::discovered(BackendUrl::parse(url).expect("valid"), None)];
     let now = Instant::now();
-    assert_eq!(members.set(&named("http://first:1"), shared, now, 0), [0]);
+    assert_eq!(members.set(&named("http://first:1"), shared, now), [0]);
     let (belief, prefill) = (shared.fleet.belief(0), shared.fleet.prefill(0));
     let lesson = Lesson { marked: 100, fresh: 100, age: 500, found: 0 };
     assert!(!belief.learn(lesson));
@@ -333,7 +333,7 @@ fn a_backend_that_gets_a_slot_gets_nothing_that_was_learnt_of_the_last_one() {
     shared.fleet.load(0).set_unreachable(true);
     let learnt = || (belief.reach_chunks() != ENDLESS, belief.predicted_tokens(), prefill.learnt_factor() > 2.0);
     assert_eq!(learnt(), (true, 7, true));
-    assert_eq!(members.set(&named("http://second:1"), shared, now, 0), [0]);
+    assert_eq!(members.set(&named("http://second:1"), shared, now), [0]);
     assert_eq!(learnt(), (false, 0, false));
     assert!(!shared.fleet.load(0).is_unreachable());
 }

@@ -71,17 +71,17 @@ fn rows(plane: &Plane, before: &mut HashMap<String, Before>, period: Duration) -
 }
 
 fn row(plane: &Plane, member: &Member, totals: &Totals, before: &mut Before, period: Duration) -> Row {
-    let load = plane.shared.fleet.load(member.slot);
+    let fleet = &plane.shared.fleet;
     let sent = totals.sent();
     let recent = sent.saturating_sub(std::mem::replace(&mut before.sent, sent));
     let cache = member.engine.as_ref().and_then(|engine| Some((engine.prefix_hits?, engine.prefix_queries?)));
     let first_byte = (totals.first_byte.sum as f64, totals.first_byte.count() as f64);
     Row {
         url: member.name.clone(),
-        state: if load.is_unreachable() { "unreachable" } else { member.state().as_str() },
+        state: if fleet.load(member.slot).is_unreachable() { "unreachable" } else { member.state().as_str() },
         qps: recent as f64 / period.as_secs_f64(),
-        running: load.answering(),
-        waiting: load.waiting(),
+        running: fleet.answering(member.slot),
+        waiting: fleet.waiting(member.slot),
         requests: sent,
         errors: totals.backend_errors(),
         cached: cache.and_then(|cache| ratio_since(&mut before.cache, cache)),

@@ -42,7 +42,7 @@ pub(super) fn plane(line: &str) -> Arc<Plane> {
 pub(super) fn quiet_plane(line: &str) -> Plane {
     let plane = Plane::new(shared(line));
     let mut members = plane.members();
-    members.set(&plane.shared.config.backends, plane.shared, Instant::now(), 0);
+    members.set(&plane.shared.config.backends, plane.shared, Instant::now());
     members.publish(plane.shared);
     drop(members);
     plane

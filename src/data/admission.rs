@@ -93,10 +93,10 @@ pub(super) async fn admit<'w>(
         match plan.choose(worker, scratch, tried, place.as_ref().map(Place::since_us), held_s) {
             Chosen::Nobody => return Ok(None),
             Chosen::Backend(choice) => {
-                let load = worker.shared.fleet.load(plan.snapshot.backend(choice.member).slot);
+                let (shared, slot) = (worker.shared, plan.snapshot.backend(choice.member).slot);
+                let limit = shared.config.overload.inflight_per_backend;
                 // Another worker may have been faster; then the next choice sees that.
-                if let Some(in_flight) = load.try_begin(body_bytes, worker.shared.config.overload.inflight_per_backend)
-                {
+                if let Some(in_flight) = shared.fleet.begin(worker.index, slot, body_bytes, limit) {
                     return Ok(Some((choice, Admitted { in_flight: Some(in_flight), worker })));
                 }
                 continue;

@@ -118,7 +118,6 @@ async fn to_backends(
         let lane = worker.shard().lane(choice.member.lane);
         let load = shared.fleet.load(backend.slot);
         let holder = Holder { slot: backend.slot, generation: shared.trie.generation(backend.slot) };
-        shared.fleet.arrivals.count(worker.index, backend.slot);
         lane.sent[choice.reason as usize].add(1);
         if !tried.is_empty() {
             lane.retries.add(1);

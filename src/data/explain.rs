@@ -160,8 +160,8 @@ fn considered<'a>(worker: &Worker, scratch: &Scratch, backend: &'a Backend) -> C
         matched_bytes: found.map_or(0, |found| bytes(found.chunks)),
         fresh_bytes: found.map_or(0, |found| bytes(found.fresh)),
         in_flight: load.in_flight(),
-        in_flight_bytes: load.in_flight_bytes(),
-        requests_in_window: shared.fleet.arrivals.in_window(worker.index, backend.slot),
+        in_flight_bytes: shared.fleet.in_flight_bytes(backend.slot),
+        requests_in_window: load.in_window(backend.cold_permille),
         share: 1.0 - f64::from(backend.cold_permille) / 1000.0,
         ttft: None,
     }

@@ -120,7 +120,7 @@ pub(super) fn holds(
         index,
         work_s: forecast.work_s,
         waited_s,
-        usual_s: worker.held.usual_s(),
+        usual_s: worker.shared.fleet.usual.seconds(worker.index),
         prompt_tokens: forecast.prompt_tokens,
     };
     hold::holds(&ask, &scratch.outlooks, &speed).then_some(forecast.cold_s)
@@ -161,7 +161,7 @@ impl<'a> Running<'a> {
         let shared = worker.shared;
         let prefill = shared.fleet.prefill(forecast.slot);
         let tokens = forecast.prompt_tokens as u64;
-        worker.held.sends(forecast.work_s);
+        shared.fleet.usual.sends(worker.index, forecast.work_s);
         Running {
             forecast,
             computing: prefill.begin(forecast.work_s, tokens, streamed, shared.micros() * 1000),

@@ -31,8 +31,6 @@ pub(super) struct Held {
     round: Cell<u64>,
     asked: Cell<u32>,
     ticking: Cell<bool>,
-    /// Seconds of work of the prompts that were sent of late.
-    usual_s: Cell<f64>,
 }
 
 struct Waiter {
@@ -51,15 +49,6 @@ impl Waiter {
 }
 
 impl Held {
-    pub(super) fn usual_s(&self) -> f64 {
-        self.usual_s.get()
-    }
-
-    /// A prompt is sent.
-    pub(super) fn sends(&self, work_s: f64) {
-        self.usual_s.set(hold::usual(self.usual_s.get(), work_s));
-    }
-
     /// A backend may have become free.
     pub(super) fn stir(&self, worker: &Worker) {
         if !self.waiting.borrow().is_empty() {

@@ -189,7 +189,7 @@ impl Plan {
             scratch.members.push(member);
             scratch.candidates.push(Candidate {
                 identity: backend.identity,
-                in_window: shared.fleet.arrivals.in_window(worker.index, backend.slot),
+                in_window: load.in_window(backend.cold_permille),
                 in_flight: load.in_flight(),
                 in_flight_bytes: load.in_flight_bytes(),
                 matched_bytes: u64::from(chunks) * shared.config.routing.prefix_chunk_bytes as u64,
@@ -246,7 +246,7 @@ impl Plan {
         true
     }
 
-    /// `turn` gives the number of a rotation among equals.
+    /// `turn` gives the number of a rotation over all workers.
     fn decide(
         &self,
         policy: Policy,
@@ -257,11 +257,11 @@ impl Plan {
         let candidates = &scratch.candidates;
         let decision = match policy {
             Policy::Prefixaware => {
-                route::prefixaware(candidates, self.snapshot.rules.routing.prefix_min_match_bytes, turn())
+                route::prefixaware(candidates, self.snapshot.rules.routing.prefix_min_match_bytes, worker.random())
             }
             Policy::Roundrobin => route::roundrobin(candidates, turn()),
-            Policy::Session => route::session(candidates, self.session, turn()),
-            Policy::Leastload => route::leastload(candidates, turn(), worker.random()),
+            Policy::Session => route::session(candidates, self.session, worker.random()),
+            Policy::Leastload => route::leastload(candidates, worker.random()),
             Policy::Ttft => {
                 let (Expected { index, reason, .. }, forecast) = expect(worker, scratch, &self.snapshot)?;
                 return Some((Decision { index, reason }, Some(forecast)));

@@ -1,8 +1,8 @@
 //! The backends as both planes see them.
 //!
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
-//! exact counters that every worker updates. `arrivals` is how often each was chosen: counted per worker, summed by the
-//! control plane. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
+//! exact counters that every worker updates. `arrivals` is how often each was chosen of late: the control plane sums what
+//! `load` counts. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
 //! both learnt from answers; `factors` compares the former, `cache` is the latter for those whose capacity is known. `tenants`
 //! is what each API key has in flight. A backend keeps its **slot** (an index into what is said of backends) as long as it is
 //! known.
@@ -16,19 +16,20 @@ pub mod prefill;
 mod ratio;
 pub mod snapshot;
 pub mod tenants;
+mod usual;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
-use arrivals::Arrivals;
 use belief::Belief;
 use cache::Cache;
-use load::Load;
+use load::{InFlight, Load, Part};
 use prefill::Prefill;
 use snapshot::Snapshot;
 use tenants::Tenants;
+use usual::Usual;
 
 pub struct Fleet {
     snapshot: ArcSwap<Snapshot>,
@@ -36,8 +37,11 @@ pub struct Fleet {
     prefill: Box<[Prefill]>,
     belief: Box<[Belief]>,
     cache: Box<[Cache]>,
-    pub arrivals: Arrivals,
+    /// What each worker counts of every slot's load.
+    parts: Box<[Box<[Part]>]>,
+    pub usual: Usual,
     pub tenants: Tenants,
+    /// Of round robin, which alone is one rotation over all workers.
     turn: AtomicU64,
 }
 
@@ -50,7 +54,8 @@ impl Fleet {
             prefill: (0..slots).map(|_| Prefill::default()).collect(),
             belief: (0..slots).map(|_| Belief::default()).collect(),
             cache: (0..slots).map(|_| Cache::default()).collect(),
-            arrivals: Arrivals::new(slots, workers),
+            parts: (0..workers).map(|_| (0..slots).map(|_| Part::default()).collect()).collect(),
+            usual: Usual::new(workers),
             tenants,
             turn: AtomicU64::new(0),
         }
@@ -68,6 +73,28 @@ impl Fleet {
 
     pub fn load(&self, slot: u16) -> &Load {
         &self.load[usize::from(slot)]
+    }
+
+    /// Counts a request at the slot's backend, as [`Load::begin`].
+    pub fn begin(&self, worker: usize, slot: u16, bytes: u64, limit: u32) -> Option<InFlight<'_>> {
+        self.load(slot).begin(&self.parts[worker][usize::from(slot)], bytes, limit)
+    }
+
+    /// Requests whose answer has begun.
+    pub fn answering(&self, slot: u16) -> u32 {
+        self.parts.iter().map(|parts| parts[usize::from(slot)].answering()).sum()
+    }
+
+    /// Requests that have no first byte of an answer yet.
+    pub fn waiting(&self, slot: u16) -> u32 {
+        // Read apart, the two may differ by what is under way.
+        let answering = self.answering(slot);
+        self.load(slot).in_flight().saturating_sub(answering)
+    }
+
+    /// Body bytes of the requests in flight.
+    pub fn in_flight_bytes(&self, slot: u16) -> u64 {
+        self.parts.iter().map(|parts| parts[usize::from(slot)].bytes()).fold(0, u64::wrapping_add)
     }
 
     #[inline]
@@ -115,7 +142,7 @@ impl Fleet {
         self.load.len()
     }
 
-    /// The next number of one sequence over all workers: round robin and the rotation among equals.
+    /// The next number of one sequence over all workers.
     pub fn next_turn(&self) -> u64 {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }

@@ -69,7 +69,13 @@ pub fn urgency(waited_s: f64, cold_s: f64) -> f64 {
 
 /// The usual work after one more prompt has been sent; 0 before the first.
 pub fn usual(before_s: f64, work_s: f64) -> f64 {
-    if before_s == 0.0 { work_s } else { before_s + STEP * (work_s - before_s) }
+    usual_after(before_s, work_s, 1)
+}
+
+/// The same after `prompts` more, of this mean work.
+pub fn usual_after(before_s: f64, mean_s: f64, prompts: u64) -> f64 {
+    let kept = (1.0 - STEP).powf(prompts as f64);
+    if before_s == 0.0 { mean_s } else { mean_s + kept * (before_s - mean_s) }
 }
 
 #[cfg(test)]
@@ -134,5 +140,6 @@ mod tests {
     fn usual_follows_what_is_sent() {
         let after = (0..300).fold(usual(0.0, 4.0), |before, _| usual(before, 1.0));
         assert!(usual(0.0, 4.0) == 4.0 && (1.0..1.3).contains(&after));
+        assert!((usual_after(4.0, 1.0, 300) - after).abs() < 1e-9, "as one by one");
     }
 }

@@ -1,7 +1,7 @@
 //! Which backend? Pure choices: candidates in, a decision and its reason out.
 //!
 //! A caller builds the candidates (only usable backends that serve the model, without those that the request has already
-//! tried) and passes in what varies: a turn number, a random number. Nothing here knows a socket, a clock or the trie.
+//! tried) and passes in what varies: a random number, for round robin a turn. Nothing here knows a socket, a clock or the trie.
 
 pub mod hold;
 pub mod slow_start;
@@ -82,20 +82,20 @@ const REQUEST_WEIGHT_BYTES: u64 = 4096;
 
 /// The longest match, if it has at least `min_match_bytes`, else the lowest QPS.
 ///
-/// Of several that match equally, the one with the fewest requests in flight, then the lowest QPS, then in rotation.
-pub fn prefixaware(candidates: &[Candidate], min_match_bytes: u64, turn: u64) -> Option<Decision> {
+/// Of several that match equally, the one with the fewest requests in flight, then the lowest QPS, then at random.
+pub fn prefixaware(candidates: &[Candidate], min_match_bytes: u64, random: u64) -> Option<Decision> {
     let longest = candidates.iter().map(|c| c.matched_bytes).max()?;
     if longest == 0 || longest < min_match_bytes {
-        return lowest_qps(candidates, turn);
+        return lowest_qps(candidates, random);
     }
     let index =
-        least(candidates, turn, |c| (c.matched_bytes == longest).then_some((u64::from(c.in_flight), c.in_window)))?;
+        least(candidates, random, |c| (c.matched_bytes == longest).then_some((u64::from(c.in_flight), c.in_window)))?;
     Some(Decision { index, reason: Reason::Prefix })
 }
 
-/// The fewest requests within the window; ties: the fewest in flight, then in rotation.
-pub fn lowest_qps(candidates: &[Candidate], turn: u64) -> Option<Decision> {
-    let index = least(candidates, turn, |c| Some((c.in_window, u64::from(c.in_flight))))?;
+/// The fewest requests within the window; ties: the fewest in flight, then at random.
+pub fn lowest_qps(candidates: &[Candidate], random: u64) -> Option<Decision> {
+    let index = least(candidates, random, |c| Some((c.in_window, u64::from(c.in_flight))))?;
     Some(Decision { index, reason: Reason::Qps })
 }
 
@@ -108,32 +108,39 @@ pub fn roundrobin(candidates: &[Candidate], turn: u64) -> Option<Decision> {
 /// Rendezvous hashing of the session: adding or removing a backend moves only its share. Without a session: lowest QPS.
 ///
 /// Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998.
-pub fn session(candidates: &[Candidate], session: Option<u64>, turn: u64) -> Option<Decision> {
-    let Some(session) = session else { return lowest_qps(candidates, turn) };
+pub fn session(candidates: &[Candidate], session: Option<u64>, random: u64) -> Option<Decision> {
+    let Some(session) = session else { return lowest_qps(candidates, random) };
     let index = (0..candidates.len()).max_by_key(|&i| mix(session ^ mix(candidates[i].identity)))?;
     Some(Decision { index, reason: Reason::Session })
 }
 
-/// The fewest requests in flight weighted by prompt bytes; among many, the better of two random ones.
-pub fn leastload(candidates: &[Candidate], turn: u64, random: u64) -> Option<Decision> {
-    let weight = |c: &Candidate| c.in_flight_bytes.saturating_add(u64::from(c.in_flight) * REQUEST_WEIGHT_BYTES);
+/// The fewest requests in flight weighted by prompt bytes; among many, the better of two random ones. Ties: the lowest QPS,
+/// so that idle backends share, then at random.
+pub fn leastload(candidates: &[Candidate], random: u64) -> Option<Decision> {
+    let weight =
+        |c: &Candidate| (c.in_flight_bytes.saturating_add(u64::from(c.in_flight) * REQUEST_WEIGHT_BYTES), c.in_window);
     let n = candidates.len();
     let index = if n > COMPARE_ALL_UP_TO {
         let first = (random >> 32) as usize % n;
         let second = (first + 1 + (random as u32) as usize % (n - 1)) % n;
         if weight(&candidates[second]) < weight(&candidates[first]) { second } else { first }
     } else {
-        least(candidates, turn, |c| Some(weight(c)))?
+        least(candidates, random, |c| Some(weight(c)))?
     };
     Some(Decision { index, reason: Reason::LeastLoad })
 }
 
-/// The index of the least rank; among equals, the `turn`-th. Candidates without a rank are out.
-fn least<R: Ord + Copy>(candidates: &[Candidate], turn: u64, rank: impl Fn(&Candidate) -> Option<R>) -> Option<usize> {
+/// The index of the least rank; among equals, at random: a rotation shared by requests of every kind would resonate with
+/// them. Candidates without a rank are out.
+fn least<R: Ord + Copy>(
+    candidates: &[Candidate],
+    random: u64,
+    rank: impl Fn(&Candidate) -> Option<R>,
+) -> Option<usize> {
     let best = candidates.iter().filter_map(&rank).min()?;
     let equals = || candidates.iter().enumerate().filter(|(_, c)| rank(c) == Some(best)).map(|(index, _)| index);
     let count = equals().count() as u64;
-    equals().nth((turn % count) as usize)
+    equals().nth((random % count) as usize)
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood, 2014): every input bit moves every output bit.
@@ -161,7 +168,7 @@ mod tests {
         assert_eq!(lowest_qps(&[], 0), None);
         assert_eq!(roundrobin(&[], 3), None);
         assert_eq!(session(&[], Some(1), 0), None);
-        assert_eq!(leastload(&[], 0, 0), None);
+        assert_eq!(leastload(&[], 0), None);
     }
 
     #[test]
@@ -178,20 +185,20 @@ mod tests {
     }
 
     #[test]
-    fn among_equal_matches_the_least_busy_then_the_lowest_qps_then_in_rotation() {
+    fn among_equal_matches_the_least_busy_then_the_lowest_qps_then_at_random() {
         let candidates = [candidate(1, 5, 256), candidate(9, 2, 256), candidate(3, 2, 256), candidate(3, 2, 256)];
         assert_eq!(chosen(prefixaware(&candidates, 0, 0)), Some((2, Reason::Prefix)));
         assert_eq!(chosen(prefixaware(&candidates, 0, 1)), Some((3, Reason::Prefix)));
     }
 
     #[test]
-    fn ties_in_qps_go_to_the_fewest_in_flight_and_rotate_fairly() {
+    fn ties_in_qps_go_to_the_fewest_in_flight_and_share_fairly() {
         assert_eq!(chosen(lowest_qps(&[candidate(1, 2, 0), candidate(1, 1, 0)], 0)), Some((1, Reason::Qps)));
         let mut counts = [0; 4];
-        for turn in 0..400 {
-            counts[lowest_qps(&[candidate(0, 0, 0); 4], turn).expect("some").index] += 1;
+        for random in 0..400 {
+            counts[lowest_qps(&[candidate(0, 0, 0); 4], random).expect("some").index] += 1;
         }
-        assert_eq!(counts, [100; 4]);
+        assert_eq!(counts, [100; 4], "numbers that are spread evenly spread the requests evenly");
     }
 
     #[test]
@@ -217,11 +224,19 @@ mod tests {
     fn leastload_weighs_bytes() {
         let long = Candidate { in_flight: 1, in_flight_bytes: 100_000, ..Candidate::default() };
         let short = Candidate { in_flight: 5, in_flight_bytes: 5_000, ..Candidate::default() };
-        assert_eq!(chosen(leastload(&[long, short], 0, 0)), Some((1, Reason::LeastLoad)));
+        assert_eq!(chosen(leastload(&[long, short], 0)), Some((1, Reason::LeastLoad)));
         let mut many = [long; 16];
         many[7] = short;
-        let hits = (0..4096u64).filter(|&r| leastload(&many, 0, mix(r)).expect("some").index == 7).count();
+        let hits = (0..4096u64).filter(|&r| leastload(&many, mix(r)).expect("some").index == 7).count();
         assert!((350..700).contains(&hits), "two of sixteen meet the idle one in 1/8 of the draws, not {hits} of 4096");
+    }
+
+    #[test]
+    fn idle_backends_share_by_the_window() {
+        let fleet = [candidate(8, 0, 0), candidate(7, 0, 0), candidate(7, 1, 0)];
+        for random in 0..100 {
+            assert_eq!(chosen(leastload(&fleet, mix(random))), Some((1, Reason::LeastLoad)));
+        }
     }
 
     #[test]

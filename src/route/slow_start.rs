@@ -1,9 +1,10 @@
 //! Backends that are warming up: they came back, or came, a moment ago, and their share of the requests grows.
 //!
-//! Their window is empty and nothing runs there, so that each policy would send them everything at once, while their caches
-//! are as empty. Two measures, for as long as they are cold: a request that a backend does not hold a match for considers it
-//! only with the probability of its warmth, and what it has counts for more, by the inverse of its warmth. So it gets at most
-//! its warmth's share of the requests, and has at most the same share of what the others have.
+//! Nothing runs there, so that each policy would send them everything at once, while their caches are empty. Two measures, for
+//! as long as they are cold: a request that a backend does not hold a match for considers it only with the probability of its
+//! warmth, and what it has counts for more, by the inverse of its warmth. So it gets at most its warmth's share of the requests,
+//! and has at most the same share of what the others have. In the QPS window it is each request that counts for more, from when
+//! it was sent on (`fleet/arrivals`): were it the whole window, a share that grows would leave a gap to be filled at once.
 
 use super::Candidate;
 
@@ -25,12 +26,15 @@ pub fn weigh<M>(candidates: &mut Vec<Candidate>, members: &mut Vec<M>, pinned_fr
         candidates.retain(stays);
     }
     for candidate in candidates.iter_mut().filter(|c| c.cold_permille > 0) {
-        let warm = u64::from(1000 - candidate.cold_permille.min(MAX_COLD_PERMILLE));
-        let dearer = |n: u64| n.saturating_mul(1000) / warm;
-        candidate.in_window = dearer(candidate.in_window);
+        let dearer = |n: u64| dearer(n, candidate.cold_permille);
         candidate.in_flight = u32::try_from(dearer(candidate.in_flight.into())).unwrap_or(u32::MAX);
         candidate.in_flight_bytes = dearer(candidate.in_flight_bytes);
     }
+}
+
+/// What `n` counts for at a backend that is so cold.
+pub fn dearer(n: u64, cold_permille: u16) -> u64 {
+    n.saturating_mul(1000) / u64::from(1000 - cold_permille.min(MAX_COLD_PERMILLE))
 }
 
 /// Two draws of one session are the same, those of two backends are not.
@@ -43,31 +47,39 @@ mod tests {
     use super::*;
     use crate::route::{lowest_qps, roundrobin, session};
 
-    /// How many of `n` requests each of four backends gets by `choose`, the first being this cold.
-    fn shares(cold_permille: u16, n: u64, choose: impl Fn(&[Candidate], u64) -> usize) -> [u64; 4] {
-        let mut window = [0, 250, 250, 250];
+    /// How many of `n` requests each of four backends gets by `choose`, the first being this cold at each of them. All begin
+    /// with the same window, which none of the requests leaves.
+    fn shares(cold_permille: impl Fn(u64) -> u16, n: u64, choose: impl Fn(&[Candidate], u64) -> usize) -> [u64; 4] {
+        // In thousandths of a request.
+        let (mut window, mut counts) = ([250_000; 4], [0; 4]);
         for turn in 0..n {
+            let cold_permille = cold_permille(turn);
             let mut candidates: Vec<_> = (0..4u64)
                 .map(|i| Candidate { identity: i + 1, in_window: window[i as usize], ..Candidate::default() })
                 .collect();
             candidates[0].cold_permille = cold_permille;
             let mut members = vec![0, 1, 2, 3];
             weigh(&mut candidates, &mut members, 1, turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            window[members[choose(&candidates, turn)]] += 1;
+            let chosen = members[choose(&candidates, turn)];
+            counts[chosen] += 1;
+            window[chosen] += if chosen == 0 { dearer(1000, cold_permille) } else { 1000 };
         }
-        [window[0], window[1] - 250, window[2] - 250, window[3] - 250]
+        counts
     }
 
     #[test]
-    fn a_cold_backend_gets_its_warmths_share_and_a_warm_one_everything_it_lacks() {
+    fn a_cold_backend_gets_its_warmths_share_and_nothing_is_made_up_for_later() {
         let qps = |candidates: &[Candidate], turn| lowest_qps(candidates, turn).expect("some").index;
-        let [cold, ..] = shares(900, 200, qps);
-        assert!((10..35).contains(&cold), "{cold} of 200 at a tenth: a draw of one in ten");
-        let [cold, ..] = shares(900, 2000, qps);
-        assert!((60..110).contains(&cold), "{cold} of 2000: a tenth of what each of the others has");
-        assert_eq!(shares(0, 200, qps)[0], 200, "warm, it makes up for its empty window");
+        let [cold, others @ ..] = shares(|_| 900, 2000, qps);
+        assert!((45..85).contains(&cold), "{cold} of 2000: a tenth of what each of the others has, {others:?}");
+        assert_eq!(shares(|_| 0, 200, qps), [50; 4]);
+        let [warming, ..] = shares(|turn| 990 - (turn / 10) as u16, 9900, qps);
+        let [warm, ..] = shares(|turn| 990_u16.saturating_sub((turn / 10) as u16), 11_900, qps);
+        // The integral of w/(3 + w), the share at a warmth of w, is 0.137.
+        assert!((1250..1450).contains(&warming), "{warming} of 9900 on the way");
+        assert!((warm - warming).abs_diff(500) < 50, "{} of 2000: a fourth once it is warm", warm - warming);
         let turns = |candidates: &[Candidate], turn| roundrobin(candidates, turn).expect("some").index;
-        let [half, ..] = shares(500, 4000, turns);
+        let [half, ..] = shares(|_| 500, 4000, turns);
         assert!((400..600).contains(&half), "{half} of 4000 in rotation: half of a fourth");
     }
 

@@ -60,7 +60,7 @@ fn main() {
             })
             .collect();
         let prefixaware = best_ns(|turn| _ = black_box(route::prefixaware(&candidates, 0, turn)));
-        let leastload = best_ns(|turn| _ = black_box(route::leastload(&candidates, turn, turn)));
+        let leastload = best_ns(|turn| _ = black_box(route::leastload(&candidates, turn)));
         println!(
             "{backends:>4} backends: ttft {by_ttft:>6.0}, prefixaware {prefixaware:>6.0}, leastload {leastload:>6.0} ns a choice"
         );

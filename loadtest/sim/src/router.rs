@@ -80,7 +80,7 @@ impl<'a> Router<'a> {
             plain,
             policy,
             ledgers: vec![Ledger::default(); backends],
-            windows: (0..backends).map(|_| Window::new(WINDOW_MS, 0, 0)).collect(),
+            windows: (0..backends as u16).map(|slot| Window::new(WINDOW_MS, plain.fleet.load(slot), 0)).collect(),
             summed_ms: 0,
             sent: (0..requests).map(|_| None).collect(),
             matches: Matches::new(backends),
@@ -137,7 +137,6 @@ impl<'a> Router<'a> {
         let marked = self.plain.trie.insert_found(&self.key, holder, &self.matches);
         let uncached_tokens = request.prompt_tokens - cached(&engines[backend], request);
         let fleet = &self.plain.fleet;
-        fleet.arrivals.count(0, slot);
         self.ledgers[backend].sent(request.prompt_tokens, uncached_tokens);
         self.sent[number] = Some(Sent {
             backend,
@@ -150,7 +149,7 @@ impl<'a> Router<'a> {
                 found_marked: known.marked,
                 marked,
             }),
-            in_flight: fleet.load(slot).begin(u64::from(request.prompt_tokens * TOKEN_BYTES)),
+            in_flight: fleet.begin(0, slot, u64::from(request.prompt_tokens * TOKEN_BYTES), 0).expect("no limit"),
             computing: fleet.prefill(slot).begin(work_s, u64::from(request.prompt_tokens), true, now_ns),
         });
         self.set_horizon(slot);
@@ -250,10 +249,9 @@ impl<'a> Router<'a> {
                 cold_permille: 0,
             })
             .collect();
-        let turn = self.plain.fleet.next_turn();
         let decision = match policy {
-            Policy::Prefixaware { min_match_bytes } => route::prefixaware(&candidates, *min_match_bytes, turn),
-            _ => route::leastload(&candidates, turn, random.word()),
+            Policy::Prefixaware { min_match_bytes } => route::prefixaware(&candidates, *min_match_bytes, random.word()),
+            _ => route::leastload(&candidates, random.word()),
         };
         decision.expect("there are backends").index
     }
@@ -267,7 +265,7 @@ impl<'a> Router<'a> {
             pending_tokens: seen.pending_tokens,
             kv_tokens: seen.kv_tokens,
             kv_use: f64::from(engine.pool.held()) / f64::from(engine.pool.capacity()),
-            in_window: self.plain.fleet.arrivals.in_window(0, slot),
+            in_window: self.plain.fleet.load(slot).in_window(0),
             sent_tokens: (self.matches.chunks(slot) * CHUNK_TOKENS).min(request.prompt_tokens),
             cached_tokens: cached(engine, request),
         }
@@ -278,7 +276,7 @@ impl<'a> Router<'a> {
         if now_ms >= self.summed_ms + SUM_MS {
             self.summed_ms = now_ms;
             for (slot, window) in (0..).zip(&mut self.windows) {
-                self.plain.fleet.arrivals.aggregate(slot, window, now_ms);
+                window.sum(self.plain.fleet.load(slot), 0, now_ms);
             }
             self.plain.fleet.compare_speeds(0..self.windows.len() as u16);
         }

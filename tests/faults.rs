@@ -183,8 +183,7 @@ fn a_backend_that_restarts_loses_its_prefixes_and_no_request_fails_meanwhile() {
         send();
     }
     assert_eq!(home.count(), 6, "it is warm there");
-    let address = home.address;
-    drop(home);
+    let address = home.kill();
     for _ in 0..40 {
         send();
         std::thread::sleep(Duration::from_millis(10));

@@ -1,7 +1,7 @@
 //! One backend's turn at a request: connect, send, read the answer's head, relay it.
 //!
-//! A connection from the pool may have been closed by the backend just now. When such a one ends before any byte of an
-//! answer, the request is sent once more on a fresh connection to the same backend. Nothing else is ever sent twice.
+//! A connection from the pool may have been closed by the backend just now: whether a request without an answer is sent
+//! again, and to whom, is `retry`'s to say.
 
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
@@ -16,6 +16,7 @@ use super::forecast::Watch;
 use super::lease::Scratch;
 use super::relay::{self, Answer};
 use super::request::{Request, Seen};
+use super::retry::{self, Connection, Ended, Next, Sent};
 use super::sabotage;
 use super::socket::Got;
 use super::tunnel;
@@ -31,6 +32,8 @@ pub(super) struct Attempt<'a> {
     pub(super) seen: Seen,
     /// `None` for the control plane.
     pub(super) observer: Option<Observer<'a>>,
+    /// What the backend may have read of the request.
+    pub(super) sent: Sent,
 }
 
 pub(super) struct Outcome {
@@ -39,8 +42,8 @@ pub(super) struct Outcome {
 }
 
 pub(super) enum Trouble {
-    /// No connection: nothing was started.
-    Connect(ErrorKind, String),
+    /// No connection, or none that took a byte. What follows is another backend, or nothing.
+    Connect(ErrorKind, String, Next),
     Failure(Failure),
 }
 
@@ -52,8 +55,8 @@ impl From<Failure> for Trouble {
 
 /// How a backend can let an attempt down before its answer begins.
 enum Fault {
-    /// The connection ended without a byte.
-    Dead,
+    /// There is no byte of an answer, and none will come.
+    Unanswered(Ended),
     Failure(Failure),
 }
 
@@ -84,21 +87,19 @@ impl Attempt<'_> {
         let mut answer = Buffer::new(&client.worker.blocks, SMALL);
         loop {
             let reused = upstream.reused;
+            let connection = if reused { Connection::Reused } else { Connection::Fresh };
             if let (true, Some(observer)) = (reused, &self.observer) {
                 observer.lane.reuses.add(1);
             }
             match self.dispatch(client, scratch, &mut upstream, &mut answer).await {
                 Ok(begun) => {
+                    debug_assert_eq!(retry::next(self.sent, connection, Ended::Answered), Next::Relay);
                     return self.finish(client, scratch, upstream, answer, begun).await.map_err(Trouble::Failure);
                 }
-                Err(Fault::Dead) if reused => upstream = self.connect(client).await?,
-                Err(Fault::Dead) => {
-                    return Err(Failure::Upstream(
-                        ErrorKind::Broken,
-                        self.describe("closed the connection before it answered"),
-                    )
-                    .into());
-                }
+                Err(Fault::Unanswered(ended)) => match retry::next(self.sent, connection, ended) {
+                    Next::SameBackend => upstream = self.connect(client).await?,
+                    next => return Err(self.unanswered(ended, next)),
+                },
                 Err(Fault::Failure(failure)) => {
                     upstream.socket.shutdown();
                     return Err(failure.into());
@@ -112,9 +113,26 @@ impl Attempt<'_> {
             observer.lane.connects.add(1);
         }
         Upstream::connect(client, self.target).await.map_err(|failure| match failure {
-            ConnectFailure::Backend(kind, detail) => Trouble::Connect(kind, detail),
+            ConnectFailure::Backend(kind, detail) => {
+                let ended = if kind == ErrorKind::ConnectTimeout { Ended::Silent } else { Ended::Refused };
+                Trouble::Connect(kind, detail, retry::next(self.sent, Connection::Fresh, ended))
+            }
             ConnectFailure::NotTheBackend(failure) => Trouble::Failure(failure),
         })
+    }
+
+    /// The request got no answer, and is not sent to this backend again.
+    fn unanswered(&self, ended: Ended, next: Next) -> Trouble {
+        if next == Next::OtherBackend {
+            return Trouble::Connect(ErrorKind::Connect, "it took no byte of the request".to_owned(), next);
+        }
+        let (kind, what) = match ended {
+            Ended::Silent => (ErrorKind::FirstByteTimeout, "did not answer in time"),
+            Ended::Refused | Ended::Reset | Ended::Closed | Ended::Answered => {
+                (ErrorKind::Broken, "closed the connection before it answered")
+            }
+        };
+        Failure::Upstream(kind, self.describe(what)).into()
     }
 
     fn describe(&self, what: &str) -> std::borrow::Cow<'static, str> {
@@ -172,14 +190,12 @@ impl Attempt<'_> {
                 }
                 Ok(Got::Wait) => {
                     if client.or_gone(upstream.socket.readable()).await?.is_err() {
-                        return Err(Fault::Dead);
+                        return Err(Fault::Unanswered(Ended::Reset));
                     }
                 }
-                Ok(Got::End) if upstream.socket.timed_out() => {
-                    let detail = self.describe("did not answer in time");
-                    return Err(Failure::Upstream(ErrorKind::FirstByteTimeout, detail).into());
-                }
-                Ok(Got::End) | Err(_) if answer.is_empty() && first => return Err(Fault::Dead),
+                Ok(Got::End) if upstream.socket.timed_out() => return Err(Fault::Unanswered(Ended::Silent)),
+                Ok(Got::End) if first => return Err(Fault::Unanswered(Ended::Closed)),
+                Err(_) if first => return Err(Fault::Unanswered(Ended::Reset)),
                 Ok(Got::End) | Err(_) => {
                     return Err(Failure::Upstream(
                         ErrorKind::Broken,
@@ -227,13 +243,17 @@ impl Attempt<'_> {
     }
 
     /// Sends head and body. False: the answer, or an end, came before all was sent.
-    async fn send(&self, client: &mut Client, head: &[u8], upstream: &mut Upstream) -> Result<bool, Fault> {
-        let mut parts = [IoSlice::new(head), IoSlice::new(self.request.body())];
+    async fn send(&mut self, client: &mut Client, head: &[u8], upstream: &mut Upstream) -> Result<bool, Fault> {
+        let request = self.request;
+        let mut parts = [IoSlice::new(head), IoSlice::new(request.body())];
         let mut parts = &mut parts[..];
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
             match upstream.socket.write(parts) {
-                Ok(Some(n)) => IoSlice::advance_slices(&mut parts, n),
+                Ok(Some(n)) => {
+                    self.sent = self.sent.max(Sent::Part);
+                    IoSlice::advance_slices(&mut parts, n);
+                }
                 Ok(None) => {
                     upstream.socket.due_in(client.worker.shared.config.times.first_byte);
                     let mut writable = pin!(upstream.socket.writable());
@@ -250,6 +270,7 @@ impl Attempt<'_> {
                 Err(_) => return Ok(false),
             }
         }
+        self.sent = self.sent.max(Sent::Whole);
         Ok(true)
     }
 

@@ -15,6 +15,7 @@ use super::paths::Destination;
 use super::plan::Plan;
 use super::request::{Request, Seen};
 use super::request_log;
+use super::retry::{Next, Sent};
 use super::sabotage;
 use super::upstream::Target;
 use super::worker::Worker;
@@ -88,16 +89,16 @@ async fn to_control(
     request: &Request,
     seen: Seen,
 ) -> Result<bool, Failure> {
-    let mut attempt = Attempt { target: Target::Control, request, seen, observer: None };
+    let mut attempt = Attempt { target: Target::Control, request, seen, observer: None, sent: Sent::Nothing };
     match attempt.run(client, scratch).await {
         Ok(outcome) => Ok(outcome.keep_alive),
-        Err(Trouble::Connect(_, detail)) => Err(Failure::Upstream(ErrorKind::Internal, detail.into())),
+        Err(Trouble::Connect(_, detail, _)) => Err(Failure::Upstream(ErrorKind::Internal, detail.into())),
         Err(Trouble::Failure(failure)) => Err(failure),
     }
 }
 
-/// Tries backends until one has answered or the attempts are used up. Another backend is tried only when connecting
-/// failed: then nothing was started.
+/// Tries backends until one has answered or the attempts are used up. Another backend is tried only when none can have read
+/// a byte of the request.
 async fn to_backends(
     worker: &Rc<Worker>,
     client: &mut Client,
@@ -130,17 +131,21 @@ async fn to_backends(
             Running::begin(worker, forecast, streamed)
         });
         let observer = Observer { running, lane, admitted, plan, backend, holder, started, dispatched: Instant::now() };
-        let mut attempt = Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer) };
+        let mut attempt =
+            Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer), sent: Sent::Nothing };
         match attempt.run(client, scratch).await {
             Ok(outcome) => {
                 count_answer(lane, &outcome, started);
                 return Ok(outcome.keep_alive);
             }
-            Err(Trouble::Connect(kind, detail)) => {
+            Err(Trouble::Connect(kind, detail, next)) => {
                 lane.errors[kind as usize].add(1);
                 load.set_unreachable(true);
                 tried.push(backend.slot);
                 last_failure = Some((kind, format!("the backend {} cannot be reached: {detail}", backend.name)));
+                if next != Next::OtherBackend {
+                    break;
+                }
             }
             Err(Trouble::Failure(failure)) => return Err(counted(lane, failure)),
         }

@@ -2,7 +2,7 @@
 //!
 //! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
 //! top to bottom, with `request` (reading it), `plan` (where it goes), `admission`, `queue` and `hold` (whether it may go now),
-//! `attempt` (one backend's turn), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
+//! `attempt` (one backend's turn; `retry`: may it go again), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
 //! WebSocket), `forecast` and `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and
 //! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `keep`,
 //! `deadline`, and `coop`, by which each task leaves turns to the others.
@@ -40,6 +40,7 @@ mod queue;
 mod relay;
 mod request;
 mod request_log;
+mod retry;
 mod ring;
 mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]

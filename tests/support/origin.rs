@@ -99,6 +99,19 @@ impl Peer {
         self.shared.gone.lock().expect("gone").push(Instant::now());
     }
 
+    /// Ends as a process does that dies of this request: connecting is refused once this returns, and every connection ends.
+    /// Returns false, so that a handler can end with it.
+    pub fn die(&mut self) -> bool {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let address = self.stream.local_addr().expect("an address");
+        // The listener's thread looks whether it is to stop once a connection has come.
+        super::eventually("it refuses", || TcpStream::connect(address).is_err());
+        for (_, stream) in self.shared.open.lock().expect("open").drain() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        false
+    }
+
     /// Makes the connection's end a reset. Returns false, so that a handler can end with it.
     pub fn reset(&mut self) -> bool {
         super::reset_on_close(&self.stream);

@@ -198,3 +198,70 @@ fn a_full_close_is_found_when_half_closes_are_allowed_by_the_first_bytes_that_it
     eventually("the backend sees the end", || !origin.gone().is_empty());
     assert!(origin.gone()[0].duration_since(left) < Duration::from_millis(500));
 }
+
+/// Bytes that lie in the kernel, sent to the router by this client and not read by it.
+fn unread(router: &Router, client: &support::Client) -> Option<usize> {
+    let (ours, theirs) = (client.stream.local_addr().expect("an address").port(), router.address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("proc");
+    let queues = |local: u16, peer: u16| {
+        let ends = (format!(":{local:04X}"), format!(":{peer:04X}"));
+        let line = table.lines().find(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            fields.next().is_some_and(|f| f.ends_with(&ends.0)) && fields.next().is_some_and(|f| f.ends_with(&ends.1))
+        });
+        let (sending, receiving) = line?.split_whitespace().nth(4)?.split_once(':')?;
+        Some([sending, receiving].map(|hex| usize::from_str_radix(hex, 16).expect("a number")))
+    };
+    let (from, to) = (queues(ours, theirs)?, queues(theirs, ours)?);
+    Some(from[0] + to[1])
+}
+
+/// What stands behind a request is not taken in with it, whatever the request's own length: each request is then copied at most
+/// with what is read ahead.
+#[test]
+fn at_most_16_kib_are_read_ahead_behind_any_request() {
+    let origin = Origin::start(&["m"], |peer, _| {
+        peer.wait_for_end();
+        false
+    });
+    let router = Router::in_front_of(&[origin.url()], &["--workers", "1"]);
+    let small = "GET /any HTTP/1.1\r\nHost: t\r\n\r\n";
+    let long = "x".repeat(700_000);
+    let chunks = |n: usize| "5\r\nhello\r\n".repeat(n);
+    for (what, first) in [
+        ("no body", "GET /any HTTP/1.1\r\nHost: t\r\n\r\n".to_owned()),
+        ("a long head", format!("GET /any HTTP/1.1\r\nHost: t\r\nX: {}\r\n\r\n", &long[..20_000])),
+        ("a body", post("/any", &long)),
+        (
+            "one chunk",
+            format!("POST /any HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\naae60\r\n{long}\r\n0\r\n\r\n"),
+        ),
+        (
+            "many chunks",
+            format!("POST /any HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n", chunks(40_000)),
+        ),
+    ] {
+        let before = origin.count();
+        let client = router.client();
+        // All of it lies ready before a byte is read.
+        router.signal("STOP");
+        let behind = small.repeat((512 << 10) / small.len());
+        let mut sender = client.stream.try_clone().expect("a handle");
+        let all = format!("{first}{behind}");
+        let sending = std::thread::spawn(move || sender.write_all(all.as_bytes()).is_ok());
+        std::thread::sleep(Duration::from_millis(50));
+        router.signal("CONT");
+        eventually("the request is at its backend", || origin.count() > before);
+        assert!(sending.join().expect("sends"));
+        let mut read_ahead = usize::MAX;
+        eventually("reading has come to rest", || {
+            let now = unread(&router, &client).map_or(usize::MAX, |unread| behind.len() - unread);
+            std::thread::sleep(Duration::from_millis(20));
+            let rests = now == read_ahead && now != usize::MAX;
+            read_ahead = now;
+            rests
+        });
+        assert!(read_ahead <= 16 << 10, "{what}: {read_ahead} bytes");
+        assert!(read_ahead >= 12 << 10, "{what}: {read_ahead} bytes: the client's end would be noticed late");
+    }
+}

@@ -100,10 +100,20 @@ impl Buffer {
         }
     }
 
-    /// Keeps the first `n` bytes only.
-    pub(super) fn truncate(&mut self, n: usize) {
-        debug_assert!(self.start + n <= self.end);
-        self.end = self.start + n;
+    /// Keeps the first `n` bytes and gives the others. Copies the shorter of the two parts.
+    pub(super) fn split_off(&mut self, n: usize) -> Buffer {
+        let behind = self.len() - n;
+        let short = if n < behind { &self.filled()[..n] } else { &self.filled()[n..] };
+        let mut other = Buffer::new(&self.pool, short.len());
+        other.block[..short.len()].copy_from_slice(short);
+        other.end = short.len();
+        if n < behind {
+            self.consume(n);
+            std::mem::swap(self, &mut other);
+        } else {
+            self.end = self.start + n;
+        }
+        other
     }
 
     /// Moves the bytes at `from..` to `to`, where `to <= from`; both count from the filled range's start.
@@ -111,6 +121,14 @@ impl Buffer {
         debug_assert!(to <= from && self.start + from <= self.end);
         self.block.copy_within(self.start + from..self.end, self.start + to);
         self.end -= from - to;
+    }
+
+    /// Whether there is room, or some can be made in the block: at a cost that what was consumed has paid for.
+    pub(super) fn has_room(&mut self) -> bool {
+        if self.end == self.block.len() && self.start >= self.block.len() / 4 {
+            self.make_room();
+        }
+        self.end < self.block.len()
     }
 
     /// Makes room: moves the filled range to the front, and takes a larger block when that alone does not give a quarter
@@ -205,6 +223,34 @@ mod tests {
         assert_eq!(&buffer.filled()[SMALL / 2..], [1, 2, 3]);
     }
 
+    /// The bytes stay where they are, but for the shorter part.
+    #[test]
+    fn a_split_copies_the_shorter_part_and_keeps_both() {
+        let pool = Rc::new(Blocks::default());
+        for (length, at) in [(100, 1), (100, 50), (100, 99), (60_000, 20), (60_000, 59_000), (10, 0), (10, 10)] {
+            let mut buffer = Buffer::new(&pool, SMALL);
+            let bytes: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
+            fill(&mut buffer, &bytes);
+            let block = buffer.block.as_ptr();
+            let rest = buffer.split_off(at);
+            assert_eq!((buffer.filled(), rest.filled()), (&bytes[..at], &bytes[at..]), "{length} at {at}");
+            let longer = if at < length - at { &rest } else { &buffer };
+            assert_eq!(longer.block.as_ptr(), block, "{length} at {at}");
+        }
+    }
+
+    #[test]
+    fn room_is_made_when_a_quarter_was_consumed_and_never_by_a_larger_block() {
+        let pool = Rc::new(Blocks::default());
+        let mut buffer = Buffer::new(&pool, SMALL);
+        fill(&mut buffer, &vec![7; SMALL]);
+        assert!(!buffer.has_room());
+        buffer.consume(SMALL / 4 - 1);
+        assert!(!buffer.has_room());
+        buffer.consume(1);
+        assert!(buffer.has_room() && buffer.capacity() == SMALL && buffer.spare().len() == SMALL / 4);
+    }
+
     #[test]
     fn a_gap_is_closed() {
         let pool = Rc::new(Blocks::default());
@@ -212,8 +258,8 @@ mod tests {
         fill(&mut buffer, b"head<junk>rest");
         buffer.close_gap(4, 10);
         assert_eq!(buffer.filled(), b"headrest");
-        buffer.truncate(4);
-        assert_eq!(buffer.filled(), b"head");
+        let rest = buffer.split_off(4);
+        assert_eq!((buffer.filled(), rest.filled()), (&b"head"[..], &b"rest"[..]));
         buffer.consume(4);
         assert!(buffer.is_empty());
     }

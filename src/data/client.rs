@@ -21,6 +21,9 @@ pub(super) const LINGER_REFUSED: Duration = Duration::from_secs(10);
 /// The same for one whose last answer is complete, and who may not know yet that nothing more is read.
 pub(super) const LINGER_ANSWERED: Duration = Duration::from_secs(2);
 
+/// What is read at most beyond what the present request is known to need.
+pub(super) const READ_AHEAD: usize = SMALL;
+
 pub(super) struct Client {
     pub(super) worker: Rc<Worker>,
     pub(super) socket: Socket,
@@ -43,16 +46,12 @@ impl Client {
         self.input.get_or_insert_with(|| Buffer::new(&self.worker.blocks, SMALL))
     }
 
-    /// Takes the first `length` bytes of the input; what is pipelined behind them stays.
+    /// Takes the first `length` bytes of the input; what is pipelined behind them stays. The shorter of the two is copied: a
+    /// request costs what it is long, however much stands behind it.
     pub(super) fn split_input(&mut self, length: usize) -> Buffer {
         let mut taken = self.input.take().unwrap_or_else(|| Buffer::new(&self.worker.blocks, SMALL));
-        let behind = &taken.filled()[length..];
-        if !behind.is_empty() {
-            let mut rest = Buffer::new(&self.worker.blocks, behind.len());
-            rest.spare()[..behind.len()].copy_from_slice(behind);
-            rest.commit(behind.len());
-            self.input = Some(rest);
-            taken.truncate(length);
+        if taken.len() > length {
+            self.input = Some(taken.split_off(length));
         }
         taken
     }
@@ -82,21 +81,23 @@ impl Client {
             {
                 return Ok(Some(length));
             }
-            if !self.read_more("head").await? {
+            if !self.read_more("head", READ_AHEAD).await? {
                 return if self.input().is_empty() { Ok(None) } else { Err(Failure::ClientGone) };
             }
         }
     }
 
-    /// Waits for more bytes and takes them. False: there are no more.
-    pub(super) async fn read_more(&mut self, what: &str) -> Result<bool, Failure> {
+    /// Waits for more bytes and takes `most` of them at most. False: there are no more.
+    pub(super) async fn read_more(&mut self, what: &str, most: usize) -> Result<bool, Failure> {
         if self.half_closed {
             return Ok(false);
         }
         loop {
             let input = self.input.get_or_insert_with(|| Buffer::new(&self.worker.blocks, SMALL));
             input.make_room();
-            match self.socket.read(input.spare()) {
+            let room = input.spare();
+            let room_len = room.len().min(most);
+            match self.socket.read(&mut room[..room_len]) {
                 Ok(Got::Bytes(n)) => {
                     input.commit(n);
                     return Ok(true);
@@ -123,11 +124,14 @@ impl Client {
                 return Poll::Pending;
             }
             let input = self.input.get_or_insert_with(|| Buffer::new(&self.worker.blocks, SMALL));
-            if input.spare().is_empty() {
+            let most = READ_AHEAD.saturating_sub(input.len());
+            if most == 0 || !input.has_room() {
                 self.full = true;
                 return Poll::Pending;
             }
-            match self.socket.read(input.spare()) {
+            let room = input.spare();
+            let room_len = room.len().min(most);
+            match self.socket.read(&mut room[..room_len]) {
                 Ok(Got::Bytes(n)) => input.commit(n),
                 Ok(Got::Wait) => {}
                 Ok(Got::End) if self.worker.shared.config.allow_half_close && !self.socket.timed_out() => {

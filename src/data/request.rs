@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::buffer::Buffer;
-use super::client::Client;
+use super::client::{Client, READ_AHEAD};
 use super::failure::{Failure, Refusal};
 use super::lease::Scratch;
 use super::paths::Destination;
@@ -146,7 +146,8 @@ async fn read_fixed(
     }
     while client.input().len() < head_len + length {
         client.input().expect(head_len + length);
-        more_body(client).await?;
+        let missing = head_len + length - client.input().len();
+        more_body(client, missing).await?;
     }
     Ok(length)
 }
@@ -172,13 +173,15 @@ async fn read_chunked(client: &mut Client, head_len: usize, expect_continue: boo
         if step.done {
             return Ok(body_len);
         }
-        more_body(client).await?;
+        // What a chunk has announced and not brought; where the body ends is not known.
+        let missing = usize::try_from(decoder.announced()).map_or(limit, |announced| announced - body_len);
+        more_body(client, missing).await?;
     }
 }
 
-async fn more_body(client: &mut Client) -> Result<(), Failure> {
+async fn more_body(client: &mut Client, missing: usize) -> Result<(), Failure> {
     client.socket.read_due_in(client.worker.shared.config.times.client_body_progress);
-    if client.read_more("body").await? { Ok(()) } else { Err(Failure::ClientGone) }
+    if client.read_more("body", missing + READ_AHEAD).await? { Ok(()) } else { Err(Failure::ClientGone) }
 }
 
 async fn send_continue(client: &mut Client) -> Result<(), Failure> {

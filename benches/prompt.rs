@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use trieway_benches::prompt::{Chunks, DEFAULT_CHUNK_BYTES, Endpoint, Scan, key, namespace};
+use trieway_benches::prompt::{Chunks, DEFAULT_CHUNK_BYTES, Endpoint, Scan, key, namespace, UNKEYED};
 
 const TEXT: &str = "The quick brown fox jumps over the lazy dog, then it sits down and thinks about caches. ";
 const SEED: u64 = 7;
@@ -148,7 +148,7 @@ fn best(mut call: impl FnMut()) -> f64 {
 }
 
 fn measure(case: &Case) {
-    let (mut scan, mut chunks) = (Scan::default(), Chunks::new(DEFAULT_CHUNK_BYTES));
+    let (mut scan, mut chunks) = (Scan::default(), Chunks::new(DEFAULT_CHUNK_BYTES, &UNKEYED));
     let body = case.body.as_bytes();
     let check = best(|| scan.read(black_box(body)).expect("an object"));
     let whole = best(|| {
@@ -158,7 +158,7 @@ fn measure(case: &Case) {
         key(case.endpoint, &scan, body, &mut chunks);
         black_box(chunks.key());
     });
-    let mut known = Chunks::new(DEFAULT_CHUNK_BYTES);
+    let mut known = Chunks::new(DEFAULT_CHUNK_BYTES, &UNKEYED);
     known.start(namespace(SEED, b"m", &scan, body, case.endpoint));
     known.feed(&case.canonical);
     assert_eq!((chunks.key(), chunks.bytes()), (known.key(), known.bytes()), "{}", case.name);
@@ -169,7 +169,7 @@ fn measure(case: &Case) {
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    let (mut chunks, bytes) = (Chunks::new(DEFAULT_CHUNK_BYTES), vec![b'x'; 100_096]);
+    let (mut chunks, bytes) = (Chunks::new(DEFAULT_CHUNK_BYTES, &UNKEYED), vec![b'x'; 100_096]);
     let chain = best(|| {
         chunks.start(SEED);
         chunks.feed(black_box(&bytes));

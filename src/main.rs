@@ -88,6 +88,12 @@ fn start(mut config: Config) -> Result<(Control, &'static Shared), String> {
     let heirlooms =
         listeners.duplicate().map_err(|error| format!("the listening sockets cannot be duplicated: {error}"))?;
     let shared = Shared::new(config, trie, socket, driver.as_str());
+    // Before any prompt is hashed; a process that takes over is told with the state.
+    if let (Some(path), false) = (&shared.config.state_file, takes_over)
+        && let Some(seed) = control::seed_of_state_file(path, shared.config.routing.prefix_chunk_bytes)
+    {
+        shared.adopt(&seed);
+    }
     let shared: &'static Shared = Box::leak(Box::new(if takes_over { shared.starting() } else { shared }));
     data::start(shared, listeners, driver)?;
     if let Some(why) = why_not_uring {

@@ -1,6 +1,7 @@
 //! The plain state in which the two planes meet. It lives as long as the process.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use crate::config::{Config, MAX_BACKENDS};
 use crate::fleet::Fleet;
 use crate::fleet::tenants::Tenants;
 use crate::metrics::shard::Shard;
+use crate::prompt::{HashKeys, HashSeed};
 use crate::trie::Trie;
 
 pub struct Shared {
@@ -26,8 +28,27 @@ pub struct Shared {
     pub queued: AtomicUsize,
     /// Listening sockets off which connections are still taken.
     pub listening: AtomicUsize,
+    hashing: OnceLock<Hashing>,
     phase: AtomicU8,
     born: Instant,
+}
+
+/// By which prompts are hashed, from the first one to the end of the process.
+struct Hashing {
+    seed: HashSeed,
+    keys: HashKeys,
+}
+
+impl Hashing {
+    fn new(seed: HashSeed) -> Self {
+        Hashing { keys: HashKeys::new(&seed), seed }
+    }
+
+    /// By a seed that nobody can foresee: the standard library has the system's random numbers as keys of SipHash.
+    fn random() -> Self {
+        let random = RandomState::new();
+        Hashing::new(HashSeed::of_words(std::array::from_fn(|at| random.hash_one(at))))
+    }
 }
 
 /// What the process is doing; it only moves forward.
@@ -55,10 +76,29 @@ impl Shared {
             connections: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
             listening: AtomicUsize::new(0),
+            hashing: config
+                .hash_seed
+                .as_ref()
+                .map_or_else(OnceLock::new, |text| OnceLock::from(Hashing::new(HashSeed::of_text(&text.0)))),
             phase: AtomicU8::new(Phase::Running as u8),
             born: Instant::now(),
             config,
         }
+    }
+
+    /// Hashes prompts by this seed, as another life of the router did, unless another one is settled. Whether this one is.
+    pub fn adopt(&self, seed: &HashSeed) -> bool {
+        self.hashing.get_or_init(|| Hashing::new(seed.clone())).seed == *seed
+    }
+
+    /// The seed by which prompts are hashed; settled from now on.
+    pub fn hash_seed(&self) -> &HashSeed {
+        &self.hashing.get_or_init(Hashing::random).seed
+    }
+
+    /// The keys of that seed.
+    pub fn hash_keys(&self) -> &HashKeys {
+        &self.hashing.get_or_init(Hashing::random).keys
     }
 
     /// Microseconds since the start, the same for all workers.

@@ -1,7 +1,7 @@
 //! Request bodies and what their keys must have in common, case by case.
 
 use Endpoint::{Chat, Completions, Embeddings, Messages, Rerank, Responses, Score, Tokenize};
-use trieway::prompt::{Chunks, Endpoint, Scan, key, namespace};
+use trieway::prompt::{Chunks, Endpoint, Scan, UNKEYED, key, namespace};
 
 const CHUNK_BYTES: usize = 16;
 
@@ -11,7 +11,7 @@ fn fed(endpoint: Endpoint, body: &str) -> (Vec<u64>, u64) {
     scan.read(body.as_bytes()).unwrap_or_else(|fault| panic!("{fault}: {body}"));
     let mut scratch = Vec::new();
     let model = scan.model(body.as_bytes(), &mut scratch).unwrap_or_default();
-    let mut chunks = Chunks::new(CHUNK_BYTES);
+    let mut chunks = Chunks::new(CHUNK_BYTES, &UNKEYED);
     chunks.start(namespace(1, model, &scan, body.as_bytes(), endpoint));
     key(endpoint, &scan, body.as_bytes(), &mut chunks);
     (chunks.key().to_vec(), chunks.bytes())
@@ -379,7 +379,7 @@ fn bytes_that_are_not_utf8_are_taken_as_they_are() {
         let body = [&br#"{"prompt":"0123456789"#[..], &[byte], br#"0123456789"}"#].concat();
         let mut scan = Scan::default();
         scan.read(&body).unwrap();
-        let mut chunks = Chunks::new(CHUNK_BYTES);
+        let mut chunks = Chunks::new(CHUNK_BYTES, &UNKEYED);
         chunks.start(0);
         key(Completions, &scan, &body, &mut chunks);
         (chunks.key().to_vec(), chunks.bytes())

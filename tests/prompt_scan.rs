@@ -1,7 +1,7 @@
 //! Which bodies are JSON objects, and what the scan finds at their top level.
 
 use std::time::{Duration, Instant};
-use trieway::prompt::{Chunks, Endpoint, NotObject, Scan, key};
+use trieway::prompt::{Chunks, Endpoint, NotObject, Scan, UNKEYED, key};
 
 #[test]
 fn objects_are_read() {
@@ -165,7 +165,7 @@ fn a_scan_meets_another_body_without_panic() {
         r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"h\u0069"}]}],"tools":[{}]}"#;
     let mut scan = Scan::default();
     scan.read(body.as_bytes()).unwrap();
-    let mut chunks = Chunks::new(16);
+    let mut chunks = Chunks::new(16, &UNKEYED);
     for shift in 0..body.len() {
         chunks.start(0);
         key(Endpoint::Chat, &scan, &body.as_bytes()[shift..], &mut chunks);
@@ -222,7 +222,7 @@ fn adversarial() -> Vec<(&'static str, String)> {
 #[test]
 fn time_is_linear_on_adversarial_bodies() {
     let mut scan = Scan::default();
-    let mut chunks = Chunks::new(128);
+    let mut chunks = Chunks::new(128, &UNKEYED);
     for (name, body) in adversarial() {
         let began = Instant::now();
         if scan.read(body.as_bytes()).is_ok() {

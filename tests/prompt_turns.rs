@@ -1,12 +1,12 @@
 //! Conversations with an agent as clients send them, one request a turn: each turn's key extends the one before.
 
 use serde_json::{Value, json};
-use trieway::prompt::{Chunks, DEFAULT_CHUNK_BYTES, Endpoint, Scan, key, namespace};
+use trieway::prompt::{Chunks, DEFAULT_CHUNK_BYTES, Endpoint, Scan, UNKEYED, key, namespace};
 
 fn key_of(body: &[u8]) -> Vec<u64> {
     let mut scan = Scan::default();
     scan.read(body).expect("an object");
-    let mut chunks = Chunks::new(DEFAULT_CHUNK_BYTES);
+    let mut chunks = Chunks::new(DEFAULT_CHUNK_BYTES, &UNKEYED);
     chunks.start(namespace(1, b"m", &scan, body, Endpoint::Chat));
     key(Endpoint::Chat, &scan, body, &mut chunks);
     chunks.key().to_vec()

@@ -5,7 +5,7 @@ mod prompt_oracle;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use trieway::prompt::{Chunks, Endpoint, Scan, key};
+use trieway::prompt::{Chunks, Endpoint, Scan, UNKEYED, key};
 
 /// Names that mean something somewhere, and some that look like them.
 const NAMES: [&str; 48] = [
@@ -191,7 +191,7 @@ fn twin(canonical: &[u8], chunk_bytes: usize) -> (Vec<u64>, u64) {
 /// The product and its twin agree about a body that is an object.
 fn agree(body: &str, scan: &Scan) -> Result<(), TestCaseError> {
     for chunk_bytes in [16, 128] {
-        let mut chunks = Chunks::new(chunk_bytes);
+        let mut chunks = Chunks::new(chunk_bytes, &UNKEYED);
         for endpoint in prompt_oracle::ENDPOINTS {
             // serde_json refuses names with a lone surrogate, which mangling can make.
             let Ok(canonical) = prompt_oracle::canonical(endpoint, body) else { continue };
@@ -265,7 +265,7 @@ proptest! {
         if scan.read(&bytes).is_err() {
             prop_assert!(!str::from_utf8(&bytes).is_ok_and(prompt_oracle::is_object), "{}", String::from_utf8_lossy(&bytes));
             for endpoint in prompt_oracle::ENDPOINTS {
-                let (_, fed_bytes) = fed(endpoint, &bytes, &scan, &mut Chunks::new(16));
+                let (_, fed_bytes) = fed(endpoint, &bytes, &scan, &mut Chunks::new(16, &UNKEYED));
                 prop_assert_eq!(fed_bytes, 0);
             }
         } else {
@@ -284,7 +284,7 @@ proptest! {
             let body = format!(r#"{{{around}"max_tokens":{until},"messages":[{}]}}"#, turns[..until].join(" , "));
             let mut scan = Scan::default();
             scan.read(body.as_bytes()).expect("an object");
-            let mut chunks = Chunks::new(16);
+            let mut chunks = Chunks::new(16, &UNKEYED);
             chunks.start(5);
             key(Endpoint::Chat, &scan, body.as_bytes(), &mut chunks);
             prop_assert!(chunks.key().starts_with(&before), "turn {}", until);
@@ -300,7 +300,7 @@ proptest! {
             let read = scan.read(body);
             prop_assert_eq!(read.is_ok(), prompt_oracle::is_object(&prompt_oracle::strict(body)) , "{}", String::from_utf8_lossy(body));
             for endpoint in prompt_oracle::ENDPOINTS {
-                fed(endpoint, body, &scan, &mut Chunks::new(16));
+                fed(endpoint, body, &scan, &mut Chunks::new(16, &UNKEYED));
             }
         }
     }

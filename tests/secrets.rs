@@ -10,6 +10,7 @@ use support::{Client, Origin, PATIENCE, Response, Router, chat, completion, even
 
 const KEY: &str = "client-key-4711";
 const BACKEND_KEY: &str = "backend-key-0815";
+const HASH_SEED: &str = "hash-seed-of-16-or-more";
 
 fn ask(client: &mut Client, path: &str, fields: &str) -> Response {
     client.send(format!("GET {path} HTTP/1.1\r\nHost: t\r\n{fields}\r\n")).response()
@@ -97,6 +98,8 @@ fn no_key_appears_in_a_log_a_metric_a_list_or_an_answer() {
             KEY,
             "--backend-api-key",
             BACKEND_KEY,
+            "--prefix-hash-seed",
+            HASH_SEED,
             "--log-level",
             "trace",
             "--log-format",
@@ -119,7 +122,7 @@ fn no_key_appears_in_a_log_a_metric_a_list_or_an_answer() {
         }
         eventually("a failure is logged", || router.log().iter().any(|line| line.contains("failed")));
         shown.push_str(&router.log().join("\n"));
-        for key in [KEY, BACKEND_KEY] {
+        for key in [KEY, BACKEND_KEY, HASH_SEED] {
             assert!(!shown.contains(key), "{key} is shown: {shown}");
         }
     }
@@ -130,12 +133,17 @@ fn a_bad_key_and_the_help_show_no_key() {
     for (flags, variable) in [
         (vec!["--api-key", "se cret"], None),
         (vec!["--backend-api-key", "se\u{e9}cret"], None),
+        (vec!["--prefix-hash-seed", "se\u{e9}cret"], None),
+        (vec!["--prefix-hash-seed", "secret"], None),
         (vec!["--help"], Some(KEY)),
         (vec!["--port", "x"], Some(KEY)),
     ] {
         let mut command = command(&flags);
         if let Some(key) = variable {
-            command.env("TRIEWAY_API_KEY", key).env("TRIEWAY_BACKEND_API_KEY", key);
+            command
+                .env("TRIEWAY_API_KEY", key)
+                .env("TRIEWAY_BACKEND_API_KEY", key)
+                .env("TRIEWAY_PREFIX_HASH_SEED", key);
         }
         let output = command.output().expect("it runs");
         let mut text = output.stdout;

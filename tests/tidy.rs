@@ -13,9 +13,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("route", &[]),
     ("fleet", &["config", "route"]),
     ("metrics", &["route"]),
-    ("shared", &["config", "fleet", "metrics", "trie"]),
+    ("shared", &["config", "fleet", "metrics", "prompt", "trie"]),
     ("data", &["config", "http", "prompt", "trie", "route", "fleet", "metrics", "shared"]),
-    ("control", &["config", "http", "trie", "route", "fleet", "metrics", "shared"]),
+    ("control", &["config", "http", "prompt", "trie", "route", "fleet", "metrics", "shared"]),
     ("top", &["config", "metrics"]),
     ("allocator", &[]),
 ];

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use crate::http::forward::{self, OutFraming, RequestOut, ResponseOut};
 use crate::http::{Limits, RequestHead, ResponseHead, Version, framing, parse_request, parse_response};
-use crate::prompt::{self, Chunks, DEFAULT_CHUNK_BYTES, Endpoint, Scan};
+use crate::prompt::{self, Chunks, DEFAULT_CHUNK_BYTES, Endpoint, Scan, UNKEYED};
 use crate::route::{self, Candidate};
 use crate::trie::{Holder, Matches, Options, Trie};
 
@@ -97,7 +97,7 @@ fn scan(turns: u64) {
 }
 
 fn key_hash(turns: u64) {
-    let (body, mut scan, mut chunks) = (body(), Scan::default(), Chunks::new(DEFAULT_CHUNK_BYTES));
+    let (body, mut scan, mut chunks) = (body(), Scan::default(), Chunks::new(DEFAULT_CHUNK_BYTES, &UNKEYED));
     assert!(scan.read(&body).is_ok());
     for _ in 0..turns {
         chunks.start(prompt::namespace(0, b"fake-llm", &scan, black_box(&body), Endpoint::Chat));
@@ -109,7 +109,7 @@ fn key_hash(turns: u64) {
 /// Scan and key of short lines with a quotation in each.
 fn lines(turns: u64) {
     let body = conversation(r#"The quick brown fox jumps over\nthe \"lazy\" dog, \u00e9."#, 14);
-    let (mut scan, mut chunks) = (Scan::default(), Chunks::new(DEFAULT_CHUNK_BYTES));
+    let (mut scan, mut chunks) = (Scan::default(), Chunks::new(DEFAULT_CHUNK_BYTES, &UNKEYED));
     for _ in 0..turns {
         assert!(scan.read(black_box(&body)).is_ok());
         chunks.start(prompt::namespace(0, b"fake-llm", &scan, &body, Endpoint::Chat));

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use trieway_benches::prompt::Chunks;
+use trieway_benches::prompt::{Chunks, UNKEYED};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a prompt that one chunk hash stands for; the product's default.
@@ -30,7 +30,7 @@ pub fn chain(text: &[u8], key: &mut Vec<u64>) {
 /// wide multiplication each.
 pub fn fold_chain(text: &[u8], key: &mut Vec<u64>) {
     thread_local! {
-        static CHUNKS: RefCell<Chunks> = RefCell::new(Chunks::new(CHUNK));
+        static CHUNKS: RefCell<Chunks> = RefCell::new(Chunks::new(CHUNK, &UNKEYED));
     }
     CHUNKS.with_borrow_mut(|chunks| {
         chunks.start(0x7472_6965);

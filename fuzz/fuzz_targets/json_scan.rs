@@ -5,7 +5,7 @@
 mod prompt_oracle;
 
 use libfuzzer_sys::fuzz_target;
-use trieway::prompt::{Chunks, Scan, key};
+use trieway::prompt::{Chunks, Scan, key, UNKEYED};
 
 /// The smallest chunks, which show most of the key, and those that have a hash of their own.
 const CHUNK_BYTES: [usize; 2] = [16, 128];
@@ -20,7 +20,7 @@ fuzz_target!(|body: &[u8]| {
         let text = str::from_utf8(body).ok().filter(|text| prompt_oracle::is_object(text));
         let canonical = text.map(|text| prompt_oracle::canonical(endpoint, text));
         for chunk_bytes in CHUNK_BYTES {
-            let mut chunks = Chunks::new(chunk_bytes);
+            let mut chunks = Chunks::new(chunk_bytes, &UNKEYED);
             chunks.start(SEED);
             key(endpoint, &scan, body, &mut chunks);
             match &canonical {

@@ -227,6 +227,15 @@ pub(super) struct Args {
     /// Hard bound on the trie's memory
     #[arg(long, env = "TRIEWAY_PREFIX_MEMORY", default_value = "512MiB", value_parser = parse_size, help_heading = "Routing", value_name = "SIZE")]
     pub(super) prefix_memory: usize,
+    /// Seed of the hashes of prompts, known to nobody else, 16 characters or more; left out: the state file's, or random
+    #[arg(
+        long,
+        env = "TRIEWAY_PREFIX_HASH_SEED",
+        hide_env_values = true,
+        help_heading = "Routing",
+        value_name = "SEED"
+    )]
+    pub(super) prefix_hash_seed: Option<String>,
     /// File that keeps the trie from one run to the next: written when the router has drained, read when it starts
     #[arg(long, env = "TRIEWAY_STATE_FILE", help_heading = "Routing", value_name = "PATH")]
     pub(super) state_file: Option<PathBuf>,

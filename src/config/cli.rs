@@ -15,6 +15,7 @@ use super::{
 /// The trie's smallest useful size; below it, the flag is refused.
 const MIN_PREFIX_MEMORY_BYTES: usize = 1 << 20;
 const MIN_CHUNK_BYTES: usize = 16;
+const MIN_HASH_SEED_BYTES: usize = 16;
 const MAX_CHUNK_BYTES: usize = 64 << 10;
 /// 1 to 1,024 workers: more threads than any machine has cores are a slip of the finger.
 const MAX_WORKERS: usize = 1024;
@@ -158,6 +159,7 @@ fn config(args: Args) -> Result<Config, String> {
         preserve_host: args.preserve_host,
         api_key: key("--api-key", args.api_key)?,
         backend_api_key: key("--backend-api-key", args.backend_api_key)?,
+        hash_seed: hash_seed(args.prefix_hash_seed)?,
         state_file: args.state_file,
         log: Log {
             level: args.log_level,
@@ -335,6 +337,16 @@ fn key(flag: &str, key: Option<String>) -> Result<Option<Secret>, String> {
     }
 }
 
+fn hash_seed(seed: Option<String>) -> Result<Option<Secret>, String> {
+    let seed = key("--prefix-hash-seed", seed)?;
+    match &seed {
+        Some(Secret(text)) if text.len() < MIN_HASH_SEED_BYTES => Err(format!(
+            "--prefix-hash-seed must have {MIN_HASH_SEED_BYTES} characters or more, such as openssl rand -hex 16 gives"
+        )),
+        _ => Ok(seed),
+    }
+}
+
 fn range(flag: &str, value: usize, least: usize, most: usize) -> Result<(), String> {
     if (least..=most).contains(&value) {
         Ok(())
@@ -407,6 +419,7 @@ mod tests {
             (&format!("{b} --prefix-chunk-size 4"), "--prefix-chunk-size 4"),
             (&format!("{b} --prefix-memory lots"), "'lots'"),
             (&format!("{b} --prefix-memory 5"), "--prefix-memory 5"),
+            (&format!("{b} --prefix-hash-seed tooshort"), "--prefix-hash-seed must have 16"),
             (&format!("{b} --port 70000"), "70000"),
             (&format!("{b} --host example.com"), "example.com"),
             (&format!("{b} --workers 0"), "--workers 0"),

@@ -62,6 +62,8 @@ pub struct Config {
     pub preserve_host: bool,
     pub api_key: Option<Secret>,
     pub backend_api_key: Option<Secret>,
+    /// From which the hashes of prompts are derived, if it was given.
+    pub hash_seed: Option<Secret>,
     pub log: Log,
     /// From where it can be read again.
     pub source: Source,

@@ -19,7 +19,6 @@ use tokio::time::Instant;
 use super::drain::{self, Cause};
 use super::notify::notify;
 use super::plane::Plane;
-use super::state;
 use crate::config::HANDOVER_VARIABLE;
 use crate::fleet::snapshot::State;
 use crate::shared::Phase;
@@ -92,9 +91,8 @@ fn spawn(listeners: &[OwnedFd]) -> Result<(UnixStream, Heir), String> {
 fn talk(stream: &UnixStream, plane: &Plane) -> io::Result<()> {
     stream.set_write_timeout(Some(LIMIT))?;
     stream.set_read_timeout(Some(LIMIT))?;
-    let shared = plane.shared;
     let out = BufWriter::with_capacity(64 << 10, stream);
-    state::write(&shared.trie, shared.config.routing.prefix_chunk_bytes, &plane.known(), out)?;
+    plane.save(out)?;
     let mut word = [0; READY.len()];
     (&mut &*stream).read_exact(&mut word)?;
     if word == READY { Ok(()) } else { Err(io::Error::other("it said something else")) }

@@ -63,7 +63,7 @@ use socket::AdminSocket;
 
 pub use drain::ExitReason;
 pub use logging::init_logging;
-pub use state_file::check as check_state_file;
+pub use state_file::{check as check_state_file, seed as seed_of_state_file};
 
 /// Threads for name lookups, which block. More of them than this wait for one another.
 const LOOKUP_THREADS: usize = 8;

@@ -6,7 +6,7 @@
 //! Order at a return: first the old process' marks are void, then the workers see the backend as up, then the mark that it
 //! is unreachable is cleared. No worker can so send a prompt by a mark that the old process left.
 
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -95,6 +95,12 @@ impl Plane {
         self.members().iter().map(known).collect()
     }
 
+    /// Writes what this process believes, for another one; returns how many bytes that is.
+    pub(super) fn save(&self, out: impl Write) -> io::Result<u64> {
+        let (shared, routing) = (self.shared, &self.shared.config.routing);
+        state::write(&shared.trie, routing.prefix_chunk_bytes, shared.hash_seed(), &self.known(), out)
+    }
+
     /// Takes in what another process believed of the same backends. From here on they count as known: an engine that proves
     /// to be another process than the one in the state loses its prefixes, as it would have in that process.
     pub(super) fn restore(self: &Arc<Self>, input: impl Read) -> Result<Restored, String> {
@@ -109,7 +115,8 @@ impl Plane {
         let routing = &self.shared.config.routing;
         // A run takes no more room in a state than in the trie, but for what names its marks.
         let limit = 2 * routing.prefix_memory_bytes as u64 + (1 << 20);
-        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, slots)?;
+        let adopt = |seed: &_| self.shared.adopt(seed);
+        let restored = state::read(&self.shared.trie, routing.prefix_chunk_bytes, limit, input, adopt, slots)?;
         let mut members = self.members();
         for known in &restored.backends {
             if let Some(member) = members.get_mut(known.slot) {

@@ -1,13 +1,14 @@
 //! What the trie believes as a stream of bytes: for the state file, and for a process that takes over from this one.
 //!
 //! ```text
-//! | "trieway\0" | version u32 | chunk size u32 | backends u16 |
+//! | "trieway\0" | version u32 | chunk size u32 | seed of the hashes 32 × u8 | backends u16 |
 //! | backends × { slot u16, start f64, url length u16, url } |
 //! | blocks × { length u32, runs as the trie exports them } | 0 u32 | XXH3 of everything before u64 |
 //! ```
 //!
 //! All little-endian. Backends are named by URL: the reader's own list says which slot that is, and what it does not know is
-//! left out. A start time that is not known is NaN.
+//! left out. A start time that is not known is NaN. The seed is a secret: whoever may read these bytes can make prompts that
+//! collide.
 //!
 //! Invariants: reading is bounded by a limit, whatever the bytes say, and a block at a time is in memory. When anything is
 //! wrong, the checksum at the end included, nothing that was read is believed.
@@ -16,12 +17,13 @@ use std::io::{self, Read, Write};
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::prompt::HashSeed;
 use crate::trie::{Holder, Trie};
 
 const MAGIC: [u8; 8] = *b"trieway\0";
 
 /// To be raised when the format changes, or the way in which a prompt becomes chunk hashes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// More than any step of an export makes.
 const MAX_BLOCK_BYTES: usize = 16 << 20;
@@ -45,11 +47,18 @@ pub(super) struct Restored {
 }
 
 /// Writes what `trie` believes of these backends; returns how many bytes that is. May run beside everything else.
-pub(super) fn write(trie: &Trie, chunk_bytes: usize, backends: &[Known], out: impl Write) -> io::Result<u64> {
+pub(super) fn write(
+    trie: &Trie,
+    chunk_bytes: usize,
+    seed: &HashSeed,
+    backends: &[Known],
+    out: impl Write,
+) -> io::Result<u64> {
     let mut out = Sum { inner: out, hash: Xxh3::new(), bytes: 0 };
     out.write_all(&MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     out.write_all(&(chunk_bytes as u32).to_le_bytes())?;
+    out.write_all(seed.bytes())?;
     out.write_all(&(backends.len() as u16).to_le_bytes())?;
     for backend in backends {
         out.write_all(&backend.slot.to_le_bytes())?;
@@ -73,7 +82,8 @@ pub(super) fn write(trie: &Trie, chunk_bytes: usize, backends: &[Known], out: im
     Ok(out.bytes + size_of_val(&sum) as u64)
 }
 
-/// Reads what [`write`] wrote, `limit` bytes at most, into `trie`. `slots` gives the slots that these backends have here.
+/// Reads what [`write`] wrote, `limit` bytes at most, into `trie`. `adopt` is told the seed
+/// of the hashes and says whether it is the one in use here. `slots` gives the slots that these backends have here.
 ///
 /// # Errors
 /// Why the bytes are of no use; the trie then believes nothing of what was read.
@@ -82,11 +92,12 @@ pub(super) fn read(
     chunk_bytes: usize,
     limit: u64,
     input: impl Read,
+    adopt: impl FnOnce(&HashSeed) -> bool,
     slots: impl FnOnce(&[Known]) -> Vec<Option<u16>>,
 ) -> Result<Restored, String> {
     let mut input = Sum { inner: input.take(limit), hash: Xxh3::new(), bytes: 0 };
     let mut holders: Vec<(u16, Holder)> = Vec::new();
-    let read = read_header(&mut input, chunk_bytes).and_then(|backends| {
+    let read = read_header(&mut input, chunk_bytes, adopt).and_then(|backends| {
         let mut restored = Restored { backends: Vec::new(), runs: 0 };
         let slots = slots(&backends);
         for (known, slot) in backends.into_iter().zip(slots) {
@@ -106,7 +117,15 @@ pub(super) fn read(
     read
 }
 
-fn read_header(input: &mut Sum<impl Read>, chunk_bytes: usize) -> Result<Vec<Known>, String> {
+/// The seed by which the hashes of a state were made.
+///
+/// # Errors
+/// Why the bytes are of no use.
+pub(super) fn read_seed(input: impl Read, chunk_bytes: usize) -> Result<HashSeed, String> {
+    seed(&mut Sum { inner: input, hash: Xxh3::new(), bytes: 0 }, chunk_bytes)
+}
+
+fn seed(input: &mut Sum<impl Read>, chunk_bytes: usize) -> Result<HashSeed, String> {
     if input.array::<8>()? != MAGIC {
         return Err("it is not a state of trieway".to_owned());
     }
@@ -117,6 +136,17 @@ fn read_header(input: &mut Sum<impl Read>, chunk_bytes: usize) -> Result<Vec<Kno
     let chunk = u32::from_le_bytes(input.array()?);
     if chunk as usize != chunk_bytes {
         return Err(format!("it was made with --prefix-chunk-size {chunk}"));
+    }
+    HashSeed::from_bytes(input.array()?).ok_or_else(|| "it has no seed".to_owned())
+}
+
+fn read_header(
+    input: &mut Sum<impl Read>,
+    chunk_bytes: usize,
+    adopt: impl FnOnce(&HashSeed) -> bool,
+) -> Result<Vec<Known>, String> {
+    if !adopt(&seed(input, chunk_bytes)?) {
+        return Err("it was made with another --prefix-hash-seed".to_owned());
     }
     let count = u16::from_le_bytes(input.array()?);
     (0..count).map(|_| read_backend(input)).collect()
@@ -224,8 +254,16 @@ mod tests {
             start_s,
         });
         let mut bytes = Vec::new();
-        assert_eq!(write(&trie, 128, &known, &mut bytes).expect("written"), bytes.len() as u64);
+        assert_eq!(write(&trie, 128, &seed(), &known, &mut bytes).expect("written"), bytes.len() as u64);
         bytes
+    }
+
+    fn seed() -> HashSeed {
+        HashSeed::of_text("the seed of this test")
+    }
+
+    fn own(other: &HashSeed) -> bool {
+        *other == seed()
     }
 
     /// The two have other slots here.
@@ -237,13 +275,13 @@ mod tests {
     #[test]
     fn backends_keep_their_prefixes_under_other_slots() {
         let after = trie();
-        let restored = read(&after, 128, LIMIT, &saved()[..], slots).expect("valid");
+        let restored = read(&after, 128, LIMIT, &saved()[..], own, slots).expect("valid");
         assert_eq!(restored.backends[0], Known { slot: 2, url: "http://a:1".to_owned(), start_s: Some(7.5) });
         assert_eq!((restored.backends[1].slot, restored.backends[1].start_s), (0, None));
         assert_eq!([0, 1, 2].map(|slot| chunks(&after, &key(1, 100), slot)), [0, 0, 100]);
         assert_eq!([0, 1, 2].map(|slot| chunks(&after, &key(2, 50), slot)), [50, 0, 0]);
         let nobody = trie();
-        let restored = read(&nobody, 128, LIMIT, &saved()[..], |known| vec![None; known.len()]).expect("valid");
+        let restored = read(&nobody, 128, LIMIT, &saved()[..], own, |known| vec![None; known.len()]).expect("valid");
         assert_eq!((restored, nobody.stats().nodes), (Restored { backends: Vec::new(), runs: 0 }, 0));
     }
 
@@ -251,12 +289,12 @@ mod tests {
     fn nothing_is_believed_of_bytes_that_are_cut_off_or_changed_anywhere() {
         let (bytes, after) = (saved(), trie());
         for at in 0..bytes.len() {
-            assert!(read(&after, 128, LIMIT, &bytes[..at], slots).is_err(), "cut at {at}");
+            assert!(read(&after, 128, LIMIT, &bytes[..at], own, slots).is_err(), "cut at {at}");
             let mut changed = bytes.clone();
             changed[at] ^= 0x10;
-            assert!(read(&after, 128, LIMIT, &changed[..], slots).is_err(), "changed at {at}");
+            assert!(read(&after, 128, LIMIT, &changed[..], own, slots).is_err(), "changed at {at}");
         }
-        assert!(read(&after, 128, bytes.len() as u64 - 1, &bytes[..], slots).is_err(), "beyond the limit");
+        assert!(read(&after, 128, bytes.len() as u64 - 1, &bytes[..], own, slots).is_err(), "beyond the limit");
         for slot in 0..3 {
             assert_eq!((chunks(&after, &key(1, 100), slot), chunks(&after, &key(2, 50), slot)), (0, 0));
         }
@@ -265,12 +303,18 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let why = |bytes: &[u8], chunk_bytes| read(&trie(), chunk_bytes, LIMIT, bytes, slots).expect_err("bad");
+        let why = |bytes: &[u8], chunk_bytes| read(&trie(), chunk_bytes, LIMIT, bytes, own, slots).expect_err("bad");
         assert_eq!(why(b"something else", 128), "it is not a state of trieway");
         assert_eq!(why(&saved(), 64), "it was made with --prefix-chunk-size 128");
         let mut other = saved();
         other[8] = 9;
-        assert_eq!(why(&other, 128), "it has version 9, and this is version 1");
+        assert_eq!(why(&other, 128), "it has version 9, and this is version 2");
+        let mut unseeded = saved();
+        unseeded[16..48].fill(0);
+        assert_eq!(why(&unseeded, 128), "it has no seed");
+        let told = read(&trie(), 128, LIMIT, &saved()[..], |_| false, slots).expect_err("bad");
+        assert_eq!(told, "it was made with another --prefix-hash-seed");
+        assert_eq!(read_seed(&saved()[..], 128), Ok(seed()));
         let mut flipped = saved();
         let last = flipped.len() - 1;
         flipped[last] ^= 1;
@@ -280,13 +324,14 @@ mod tests {
     /// Whoever changes how prompts become chunk hashes must raise [`VERSION`], and put the new hash here.
     #[test]
     fn the_version_goes_with_the_hashes() {
-        use crate::prompt::{Chunks, Endpoint, Scan, key, namespace};
+        use crate::prompt::{Chunks, Endpoint, HashKeys, Scan, key, namespace};
+        let keys: &'static HashKeys = Box::leak(Box::new(HashKeys::new(&seed())));
         let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}]}}"#, "x".repeat(400));
         let mut scan = Scan::default();
         scan.read(body.as_bytes()).expect("JSON");
-        let mut chunks = Chunks::new(128);
-        chunks.start(namespace(0, b"m", &scan, body.as_bytes(), Endpoint::Chat));
+        let mut chunks = Chunks::new(128, keys);
+        chunks.start(namespace(keys.namespace(), b"m", &scan, body.as_bytes(), Endpoint::Chat));
         key(Endpoint::Chat, &scan, body.as_bytes(), &mut chunks);
-        assert_eq!((VERSION, chunks.key().last().copied()), (1, Some(5_739_192_485_281_275_650)));
+        assert_eq!((VERSION, chunks.key().last().copied()), (2, Some(6_632_126_767_020_034_360)));
     }
 }

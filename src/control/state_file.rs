@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::plane::Plane;
 use super::state;
+use crate::prompt::HashSeed;
 
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -25,6 +26,11 @@ pub fn check(path: &Path) -> Result<(), String> {
         Ok(_) => Err(format!("--state-file {}: write the path of a file in a folder", path.display())),
         Err(error) => Err(format!("--state-file {}: {}: {error}", path.display(), folder.display())),
     }
+}
+
+/// The seed by which the last run hashed prompts, if it left any that this one can use.
+pub fn seed(path: &Path, chunk_bytes: usize) -> Option<HashSeed> {
+    state::read_seed(File::open(path).ok()?, chunk_bytes).ok()
 }
 
 fn folder(path: &Path) -> &Path {
@@ -68,9 +74,8 @@ fn write(plane: &Plane, path: &Path) -> io::Result<u64> {
     beside.push(".new");
     let beside = PathBuf::from(beside);
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    let shared = plane.shared;
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
-    let bytes = state::write(&shared.trie, shared.config.routing.prefix_chunk_bytes, &plane.known(), &mut out)?;
+    let bytes = plane.save(&mut out)?;
     out.into_inner()?.sync_all()?;
     fs::rename(&beside, path)?;
     File::open(folder(path))?.sync_all()?;
@@ -98,7 +103,7 @@ mod tests {
         plane.record_scrape(0, Some(EngineStats::parse("process_start_time_seconds 5\n")));
         plane.shared.trie.insert(&KEY, Holder { slot: 0, generation: plane.shared.trie.generation(0) });
         let mut bytes = Vec::new();
-        state::write(&plane.shared.trie, 128, &plane.known(), &mut bytes).expect("written");
+        plane.save(&mut bytes).expect("written");
         bytes
     }
 

@@ -12,6 +12,7 @@ use crate::http::head::{RequestHead, ResponseHead};
 use crate::prompt::{Chunks, Scan};
 use crate::route::Candidate;
 use crate::route::ttft::Outlook;
+use crate::shared::Shared;
 use crate::trie::Matches;
 
 /// How many unused leases a worker keeps.
@@ -42,8 +43,7 @@ pub(super) struct Scratch {
 type Shelf = Rc<RefCell<Vec<Box<Scratch>>>>;
 
 pub(super) struct Leases {
-    chunk_bytes: usize,
-    slots: usize,
+    shared: &'static Shared,
     free: Shelf,
 }
 
@@ -53,8 +53,8 @@ pub(super) struct Lease {
 }
 
 impl Leases {
-    pub(super) fn new(chunk_bytes: usize, slots: usize) -> Self {
-        Leases { chunk_bytes, slots, free: Rc::default() }
+    pub(super) fn new(shared: &'static Shared) -> Self {
+        Leases { shared, free: Rc::default() }
     }
 
     pub(super) fn take(&self) -> Lease {
@@ -63,8 +63,8 @@ impl Leases {
                 request: RequestHead::default(),
                 response: ResponseHead::default(),
                 scan: Scan::default(),
-                chunks: Chunks::new(self.chunk_bytes),
-                matches: Matches::new(self.slots),
+                chunks: Chunks::new(self.shared.config.routing.prefix_chunk_bytes, self.shared.hash_keys()),
+                matches: Matches::new(self.shared.fleet.slots()),
                 candidates: Vec::new(),
                 outlooks: Vec::new(),
                 members: Vec::new(),

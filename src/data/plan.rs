@@ -115,8 +115,8 @@ impl Plan {
         let session = routing.session_key.as_deref().and_then(|key| session(key, scratch, head, body)).map(xxh3_64);
         if endpoint != Endpoint::Other {
             let name = snapshot.served(Some(model)).name.as_bytes();
-            // The key names a place in this process's trie only, but it must be the same in every process that shares one.
-            let seed = prompt::namespace(0, name, &scratch.scan, body, endpoint);
+            let process = worker.shared.hash_keys().namespace();
+            let seed = prompt::namespace(process, name, &scratch.scan, body, endpoint);
             scratch.chunks.start(seed);
             prompt::key(endpoint, &scratch.scan, body, &mut scratch.chunks);
         }

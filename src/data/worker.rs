@@ -71,7 +71,7 @@ impl Worker {
             limits: Limits { head_bytes: shared.config.max_head_bytes, ..Limits::default() },
             blocks: Rc::default(),
             pipes: Pipes::default(),
-            leases: Leases::new(shared.config.routing.prefix_chunk_bytes, shared.fleet.slots()),
+            leases: Leases::new(shared),
             keeper: Keeper::default(),
             turns: Turns::default(),
             queue: Queue::default(),

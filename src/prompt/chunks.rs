@@ -1,11 +1,12 @@
 //! Chained chunk hashes: the key as the trie wants it.
 //!
-//! Knows bytes alone, not where they come from. Invariant: the key depends on the seed and on the bytes fed, not on how
+//! Knows bytes alone, not where they come from. Invariant: the key depends on the secret, the seed and the bytes fed, not on how
 //! they were cut into pieces.
 
-use super::hash::{self, SECRET, Secret};
+use super::hash;
 #[cfg(not(target_arch = "x86_64"))]
 use super::portable::soon;
+use super::secret::HashKeys;
 #[cfg(target_arch = "x86_64")]
 use super::simd::soon;
 
@@ -16,7 +17,7 @@ const AHEAD_BYTES: usize = 1024;
 /// Below this a hash would be half as large as what it stands for.
 pub const MIN_CHUNK_BYTES: usize = 16;
 
-/// `hash_i = fold(hash_{i-1}, xxh3_64(chunk_i))`, the first folded into the namespace, so that each hash names the whole
+/// `hash_i = fold(hash_{i-1}, xxh3_64(chunk_i))`, with the deployment's secret, the first folded into the namespace, so that each hash names the whole
 /// prefix up to it. A rest that fills no chunk is left out: the next turn of a conversation then extends the key.
 #[derive(Debug)]
 pub struct Chunks {
@@ -29,23 +30,15 @@ pub struct Chunks {
     carried: usize,
     key: Vec<u64>,
     bytes: u64,
-    secret: &'static Secret,
+    keys: &'static HashKeys,
 }
 
 impl Chunks {
     /// # Panics
     /// When `chunk_bytes` is under [`MIN_CHUNK_BYTES`].
-    pub fn new(chunk_bytes: usize) -> Self {
+    pub fn new(chunk_bytes: usize, keys: &'static HashKeys) -> Self {
         assert!(chunk_bytes >= MIN_CHUNK_BYTES, "a chunk has at least {MIN_CHUNK_BYTES} bytes");
-        Self {
-            chunk_bytes,
-            link: 0,
-            carry: vec![0; chunk_bytes].into(),
-            carried: 0,
-            key: Vec::new(),
-            bytes: 0,
-            secret: SECRET,
-        }
+        Self { chunk_bytes, link: 0, carry: vec![0; chunk_bytes].into(), carried: 0, key: Vec::new(), bytes: 0, keys }
     }
 
     /// Begins another key; forgets the one before, keeps its memory.
@@ -89,13 +82,14 @@ impl Chunks {
         if self.carried > 0 {
             let (head, rest) = bytes.split_at(self.chunk_bytes - self.carried);
             self.carry[self.carried..].copy_from_slice(head);
-            self.link = fold(self.link, hash::of_any(&self.carry, self.secret));
+            self.link = fold(self.link, hash::of_any(&self.carry, self.keys));
             self.key.push(self.link);
             bytes = rest;
         }
-        let secret = self.secret;
+        let keys = self.keys;
         let rest = if self.chunk_bytes == DEFAULT_CHUNK_BYTES {
             let (whole, rest) = bytes.as_chunks();
+            let secret = keys.pairs();
             let hashes = whole.iter().enumerate().map(|(number, chunk)| {
                 soon(bytes, number * DEFAULT_CHUNK_BYTES + AHEAD_BYTES);
                 hash::of(chunk, secret)
@@ -105,7 +99,7 @@ impl Chunks {
         } else {
             let whole = bytes.chunks_exact(self.chunk_bytes);
             let rest = whole.remainder();
-            self.key.extend(links(&mut self.link, whole.map(|chunk| hash::of_any(chunk, secret))));
+            self.key.extend(links(&mut self.link, whole.map(|chunk| hash::of_any(chunk, keys))));
             rest
         };
         self.carry[..rest.len()].copy_from_slice(rest);
@@ -120,6 +114,10 @@ impl Chunks {
     /// Bytes fed since `start`, the rest that fills no chunk included: the length of the prompt as the key sees it.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(super) fn keys(&self) -> &'static HashKeys {
+        self.keys
     }
 
     pub fn chunk_bytes(&self) -> usize {
@@ -144,6 +142,7 @@ fn links(link: &mut u64, hashes: impl ExactSizeIterator<Item = u64>) -> impl Exa
 
 #[cfg(test)]
 mod tests {
+    use super::super::secret::UNKEYED;
     use super::*;
     use xxhash_rust::xxh3::xxh3_64;
 
@@ -161,7 +160,7 @@ mod tests {
     fn any_cut_of_the_bytes_gives_the_same_key() {
         let bytes: Vec<u8> = (0..200_u32).map(|i| (i * 7 + i / 16) as u8).collect();
         for chunk_bytes in [16, 17, 64, 128, 199, 200, 201] {
-            let mut chunks = Chunks::new(chunk_bytes);
+            let mut chunks = Chunks::new(chunk_bytes, &UNKEYED);
             for first in 0..=bytes.len() {
                 for second in [first, (first + 1).min(200), (first + 40).min(200), 200] {
                     chunks.start(9);
@@ -178,7 +177,7 @@ mod tests {
     #[test]
     fn a_hash_names_the_whole_prefix() {
         let key_of = |seed: u64, bytes: &[u8]| {
-            let mut chunks = Chunks::new(16);
+            let mut chunks = Chunks::new(16, &UNKEYED);
             chunks.start(seed);
             chunks.feed(bytes);
             chunks.key().to_vec()
@@ -192,6 +191,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "at least 16 bytes")]
     fn a_tiny_chunk_is_refused() {
-        Chunks::new(15);
+        Chunks::new(15, &UNKEYED);
     }
 }

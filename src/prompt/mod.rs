@@ -5,6 +5,8 @@
 //! engine's own order. Nothing is copied but what has escapes or crosses a chunk border, and nothing is allocated once the
 //! caller's `Scan` and `Chunks` have grown to the size of its traffic.
 //!
+//! All of it is hashed with a secret of the deployment (`secret`).
+//!
 //! **Must not know** sockets, clocks, the trie, models or backends: bytes in, hashes out.
 //!
 //! **Invariants.** Time is linear in the body whatever its content; depth of nesting costs no stack. A key is never an
@@ -24,6 +26,7 @@ mod namespace;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod portable;
 mod scan;
+mod secret;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 mod strings;
@@ -33,3 +36,4 @@ pub use chunks::{Chunks, DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
 pub use key::{Endpoint, key};
 pub use namespace::namespace;
 pub use scan::{NotObject, Scan};
+pub use secret::{HashKeys, HashSeed, UNKEYED};

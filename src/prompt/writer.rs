@@ -100,7 +100,7 @@ impl<'c, 'b> Writer<'c, 'b> {
     /// What is too long or too foreign to be keyed by its bytes: its digest, apart for each kind.
     pub(super) fn digest(&mut self, kind: Text<'_>, payload: Text<'_>) {
         self.tag(Tag::Media);
-        let digest = text_hash(payload, text_hash(kind, 0));
+        let digest = text_hash(payload, text_hash(kind, self.chunks.keys().media));
         self.chunks.feed(&digest.to_le_bytes());
     }
 
@@ -122,12 +122,13 @@ impl<'c, 'b> Writer<'c, 'b> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::secret::UNKEYED;
     use super::*;
 
     #[test]
     fn a_role_of_any_length_is_fed_between_its_tags() {
         const ROLE: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-        let (mut chunks, mut known) = (Chunks::new(16), Chunks::new(16));
+        let (mut chunks, mut known) = (Chunks::new(16, &UNKEYED), Chunks::new(16, &UNKEYED));
         for before in 0..40 {
             for len in 0..ROLE.len() {
                 let role = Text { raw: &ROLE[..len], escaped: false };

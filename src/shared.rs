@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
+
 use crate::config::{Config, MAX_BACKENDS};
 use crate::fleet::Fleet;
 use crate::fleet::tenants::Tenants;
@@ -20,6 +22,8 @@ pub struct Shared {
     pub shards: Box<[Shard]>,
     /// Abstract name of the unix socket on which the control plane answers.
     pub control_socket: String,
+    /// What `/health` says of the configuration, as JSON.
+    pub configuration: ArcSwap<String>,
     /// How the workers wait for sockets, once they run.
     pub io_mode: &'static str,
     /// Open client connections, over all workers.
@@ -72,6 +76,7 @@ impl Shared {
             trie,
             shards: (0..workers).map(|_| Shard::default()).collect(),
             control_socket,
+            configuration: ArcSwap::from_pointee("null".to_owned()),
             io_mode,
             connections: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),

@@ -198,6 +198,8 @@ fn counters_are_the_traffic_that_there_was() {
     // Each look at /metrics is a connection and a request of the control plane's.
     let looks = grown("trieway_control_requests_total");
     assert!(looks >= 2.0, "{looks}");
+    let renders = grown("trieway_control_renders_total");
+    assert!((1.0..=looks).contains(&renders), "one after another, each is a page of its own: {renders} of {looks}");
     assert_eq!(grown("trieway_worker_requests_total"), 14.0 + looks);
     assert_eq!(grown("trieway_worker_accepted_connections_total"), 4.0 + looks);
     page.is_within("trieway_worker_open_connections", &["worker=\"0\""], 1.0, 3.0);

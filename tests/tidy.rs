@@ -35,7 +35,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("clap", &["config"]),
     ("mimalloc", &["allocator"]),
     ("serde_saphyr", &["config"]),
-    ("arc_swap", &["fleet"]),
+    ("arc_swap", &["fleet", "shared"]),
 ];
 
 /// The only files that may hold `unsafe`.

@@ -4,71 +4,79 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{FromRef, State};
 use axum::http::{StatusCode, Uri, header::CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::pages::Page;
 use super::plane::Plane;
 use super::socket::AdminSocket;
 use super::{engines, exposition, models, sleep};
-use crate::shared::Phase;
 
+const JSON: &str = "application/json";
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) async fn serve(socket: AdminSocket, plane: Arc<Plane>) {
-    if let Err(error) = axum::serve(socket, app(plane)).await {
+    if let Err(error) = axum::serve(socket, app(&plane)).await {
         tracing::error!("the control socket is closed: {error}");
     }
 }
 
-fn app(plane: Arc<Plane>) -> Router {
+/// What the answers are made from.
+#[derive(Clone)]
+struct Sources {
+    plane: Arc<Plane>,
+    metrics: Arc<Page>,
+    engines: Arc<Page>,
+    models: Arc<Page>,
+}
+
+impl FromRef<Sources> for Arc<Plane> {
+    fn from_ref(sources: &Sources) -> Self {
+        sources.plane.clone()
+    }
+}
+
+fn app(plane: &Arc<Plane>) -> Router {
+    let sources = Sources {
+        plane: plane.clone(),
+        metrics: Page::new(plane, exposition::text),
+        engines: Page::new(plane, |plane| json_text(&engines::list(plane))),
+        models: Page::new(plane, |plane| json_text(&list_models(plane))),
+    };
     Router::new()
-        .route("/health", get(health))
-        .route("/health/live", get(async || Json(json!({ "status": "alive" }))))
-        .route("/metrics", get(metrics))
-        .route("/engines", get(async |State(plane): State<Arc<Plane>>| Json(engines::list(&plane))))
+        .route("/metrics", get(async |State(from): State<Sources>| page(&from.metrics, PROMETHEUS_TEXT).await))
+        .route("/engines", get(async |State(from): State<Sources>| page(&from.engines, JSON).await))
         .route("/version", get(async || Json(json!({ "version": env!("CARGO_PKG_VERSION") }))))
-        .route("/v1/models", get(list_models))
+        .route("/v1/models", get(async |State(from): State<Sources>| page(&from.models, JSON).await))
         .route("/sleep", post(sleep::relay))
         .route("/wake_up", post(sleep::relay))
         .route("/is_sleeping", get(sleep::relay))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(plane)
+        .with_state(sources)
 }
 
-async fn health(State(plane): State<Arc<Plane>>) -> Response {
-    let config = plane.members().loaded().clone();
-    match why_unhealthy(&plane) {
-        None => Json(json!({ "status": "healthy", "config": config })).into_response(),
-        Some(reason) => {
-            let body = Json(json!({ "status": "unhealthy", "reason": reason, "config": config }));
-            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
-        }
+async fn page(page: &Page, kind: &'static str) -> Response {
+    match page.text().await {
+        Some(text) => ([(CONTENT_TYPE, kind)], text).into_response(),
+        None => error(StatusCode::INTERNAL_SERVER_ERROR, "the page cannot be written out"),
     }
 }
 
-fn why_unhealthy(plane: &Plane) -> Option<&'static str> {
-    if plane.shared.phase() == Phase::Draining {
-        return Some("draining");
-    }
-    let fleet = &plane.shared.fleet;
-    let snapshot = fleet.snapshot().load();
-    let reachable = |member| !fleet.load(snapshot.backend(member).slot).is_unreachable();
-    (!snapshot.served(None).usable.iter().copied().any(reachable)).then_some("no backend is usable")
+fn json_text(value: &impl Serialize) -> String {
+    // Texts, numbers and lists of them always are JSON.
+    serde_json::to_string(value).unwrap_or_default()
 }
 
-async fn metrics(State(plane): State<Arc<Plane>>) -> Response {
-    ([(CONTENT_TYPE, PROMETHEUS_TEXT)], exposition::text(&plane)).into_response()
-}
-
-async fn list_models(State(plane): State<Arc<Plane>>) -> Json<Value> {
+fn list_models(plane: &Plane) -> Value {
     let members = plane.members();
     let known = members.iter().map(|member| &member.models);
-    Json(models::merge(known, &members.rules().aliases, plane.started_unix_s))
+    models::merge(known, &members.rules().aliases, plane.started_unix_s)
 }
 
 async fn unknown_path(uri: Uri) -> Response {
@@ -103,35 +111,10 @@ mod tests {
         (status, serde_json::from_str(&body).expect("JSON"))
     }
 
-    /// `/health` without what it says of the configuration.
-    async fn state(name: &str) -> (u16, Value) {
-        let (status, mut body) = json(name, "/health").await;
-        let config = body.as_object_mut().and_then(|body| body.remove("config")).expect("a part on the configuration");
-        assert_eq!((&config["generation"], &config["last_error"]), (&json!(1), &Value::Null));
-        assert!(config["loaded_at"].as_u64() > Some(1_700_000_000), "{config}");
-        (status, body)
-    }
-
-    #[tokio::test]
-    async fn health_follows_the_backends_and_the_drain() {
-        let (plane, name) = served("--static-backends http://127.0.0.1:1 --static-models m").await;
-        assert_eq!(state(&name).await, (200, json!({"status": "healthy"})));
-        assert_eq!(json(&name, "/health/live").await.0, 200);
-        let none = json!({"status": "unhealthy", "reason": "no backend is usable"});
-        plane.shared.fleet.load(0).set_unreachable(true);
-        assert_eq!(state(&name).await, (503, none.clone()), "a worker could not reach it");
-        until("probed", || plane.shared.fleet.snapshot().load().served(None).usable.is_empty()).await;
-        plane.shared.fleet.load(0).set_unreachable(false);
-        assert_eq!(state(&name).await, (503, none));
-        plane.shared.advance(Phase::Draining);
-        assert_eq!(state(&name).await, (503, json!({"status": "unhealthy", "reason": "draining"})));
-        assert_eq!(json(&name, "/health/live").await.0, 200, "it lives");
-    }
-
     #[tokio::test]
     async fn what_there_is_not_is_told_in_the_openai_shape() {
         let (_plane, name) = served("--static-backends http://127.0.0.1:1").await;
-        for (method, path, expected) in [("GET", "/v1/nothing?x=1", 404), ("POST", "/health", 405)] {
+        for (method, path, expected) in [("GET", "/v1/nothing?x=1", 404), ("POST", "/metrics", 405)] {
             let (status, body) = ask_socket(&name, method, path).await;
             let body: Value = serde_json::from_str(&body).expect("JSON");
             assert_eq!((status, &body["error"]["code"]), (expected, &json!(expected)), "{method} {path}");
@@ -142,7 +125,7 @@ mod tests {
     #[tokio::test]
     async fn head_has_a_head_only() {
         let (_plane, name) = served("--static-backends http://127.0.0.1:1 --static-models m").await;
-        for path in ["/health", "/health/live", "/metrics", "/engines", "/version", "/v1/models"] {
+        for path in ["/metrics", "/engines", "/version", "/v1/models"] {
             assert_eq!(ask_socket(&name, "HEAD", path).await, (200, String::new()), "{path}");
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn text(plane: &Plane) -> String {
     requests(&mut writer, &pairs);
     counters(&mut writer, &pairs);
     histograms(&mut writer, &pairs);
-    workers(&mut writer, &plane.shared.shards);
+    workers(&mut writer, plane);
     overload(&mut writer, plane);
     trie(&mut writer, plane);
     process(&mut writer, plane);
@@ -238,7 +238,8 @@ fn times(buckets: &TimeBuckets) -> Distribution<'_> {
     Distribution { bounds: &BOUNDS_US, counts: &buckets.counts, sum: buckets.sum, units: MICROSECONDS }
 }
 
-fn workers(writer: &mut Writer, shards: &[Shard]) {
+fn workers(writer: &mut Writer, plane: &Plane) {
+    let shards = &plane.shared.shards;
     let numbers: Vec<String> = (0..shards.len()).map(|number| number.to_string()).collect();
     let mut per_worker = |metric: &'static Metric, figure: fn(&Shard) -> u64| {
         let mut family = writer.family(metric);
@@ -272,6 +273,7 @@ fn workers(writer: &mut Writer, shards: &[Shard]) {
     family.count(&[REFUSED_NAMES[0]], sum(|shard| &shard.refused[0]));
     family.count(&[REFUSED_NAMES[1]], sum(|shard| &shard.refused[1]));
     writer.family(&names::CONTROL_REQUESTS_TOTAL).count(&[], sum(|shard| &shard.control));
+    writer.family(&names::CONTROL_RENDERS_TOTAL).count(&[], plane.renders.load(Relaxed));
     writer.family(&names::PANICS_TOTAL).count(&[], sum(|shard| &shard.panics));
     writer.family(&names::ACCEPT_ERRORS_TOTAL).count(&[], sum(|shard| &shard.accept_errors));
 }

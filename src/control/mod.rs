@@ -1,9 +1,10 @@
-//! The control plane: one thread, tokio, everything that may wait.
+//! The control plane: tokio, everything that may wait. One thread works; another one answers people, so that no number of
+//! questions holds up a probe, a signal or a sum.
 //!
 //! It owns the list of backends and says what is known of them: `watch` probes each one, `health` turns probe results into
 //! states, `members` keeps the list and publishes it as a fleet snapshot. `scrape` reads the engines' own metrics,
 //! `aggregate` sums the workers' arrivals, `reload` takes over another configuration, `admin` answers the router's own paths on
-//! a unix socket, `sleep` those that are for one backend, `state` keeps the trie's beliefs over the end of the process,
+//! a unix socket, by `pages`, `sleep` those that are for one backend, `state` keeps the trie's beliefs over the end of the process,
 //! `handover` follows one process by another, `drain` ends it all. With the feature `kubernetes`, `kubernetes` finds pods.
 //!
 //! It must not know how a request is relayed: it meets the workers only in `shared`. It never touches a load counter.
@@ -27,6 +28,7 @@ mod logging;
 mod members;
 mod models;
 mod notify;
+mod pages;
 mod plane;
 mod process;
 mod reload;
@@ -48,7 +50,8 @@ mod testing;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -74,23 +77,32 @@ const UPKEEP: Duration = Duration::from_secs(2);
 /// The control plane before it runs: its socket is bound, so that its name can be told to the workers.
 pub struct Control {
     runtime: Runtime,
-    socket: AdminSocket,
+    /// The thread that answers people waits for what it shall answer from.
+    admin: mpsc::Sender<Arc<Plane>>,
     listeners: Vec<OwnedFd>,
     upkeep: fn(),
 }
 
 impl Control {
-    /// Binds the admin socket and returns its name in the abstract namespace, for [`Shared::control_socket`].
+    /// Binds the admin socket, starts the thread that answers there, and returns the socket's name in the abstract namespace, for [`Shared::control_socket`].
     ///
     /// # Errors
-    /// When the kernel refuses the socket or the event loop.
+    /// When the kernel refuses the socket, an event loop or the thread.
     pub fn bind() -> io::Result<(Control, String)> {
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUP_THREADS).build()?;
+        let answering = Builder::new_current_thread().enable_all().build()?;
         let (socket, name) = {
-            let _entered = runtime.enter();
+            let _entered = answering.enter();
             AdminSocket::bind()?
         };
-        Ok((Control { runtime, socket, listeners: Vec::new(), upkeep: || () }, name))
+        let (admin, plane) = mpsc::channel();
+        let answer = move || {
+            if let Ok(plane) = plane.recv() {
+                answering.block_on(admin::serve(socket, plane));
+            }
+        };
+        thread::Builder::new().name("admin".to_owned()).spawn(answer)?;
+        Ok((Control { runtime, admin, listeners: Vec::new(), upkeep: || () }, name))
     }
 
     /// These are the workers' listening sockets, to be passed on in a handover.
@@ -108,7 +120,7 @@ impl Control {
     /// Runs on the calling thread until a signal has asked for the end and the workers' connections have ended, or their
     /// time is up.
     pub fn run(self, shared: &'static Shared) -> ExitReason {
-        let Control { runtime, socket, listeners, upkeep } = self;
+        let Control { runtime, admin, listeners, upkeep } = self;
         let reason = runtime.block_on(async {
             let plane = Arc::new(Plane::new(shared));
             // First of all: from here on a signal drains instead of killing.
@@ -123,7 +135,9 @@ impl Control {
             tokio::spawn(aggregate::run(plane.clone()));
             tokio::spawn(keep_up(upkeep));
             tokio::spawn(reload::run(plane.clone(), reload::hangups()));
-            tokio::spawn(admin::serve(socket, plane.clone()));
+            if admin.send(plane.clone()).is_err() {
+                tracing::error!("the thread that answers the router's own paths has ended");
+            }
             if let Some(interval) = shared.config.log.stats_interval {
                 tokio::spawn(table::run(plane.clone(), interval));
             }

@@ -8,6 +8,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +33,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Plane {
     pub(super) shared: &'static Shared,
     members: Mutex<Members>,
+    /// How often a page was written out.
+    pub(super) renders: AtomicU64,
     started: Instant,
     pub(super) started_unix_s: u64,
 }
@@ -39,9 +42,12 @@ pub(super) struct Plane {
 impl Plane {
     pub(super) fn new(shared: &'static Shared) -> Self {
         let started_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let members = Members::new(shared.fleet.slots(), &shared.config, started_unix_s);
+        show_configuration(shared, &members);
         Plane {
             shared,
-            members: Mutex::new(Members::new(shared.fleet.slots(), &shared.config, started_unix_s)),
+            members: Mutex::new(members),
+            renders: AtomicU64::new(0),
             started: Instant::now(),
             started_unix_s,
         }
@@ -67,12 +73,20 @@ impl Plane {
     pub(super) fn configure(self: &Arc<Self>, config: &Config) -> u64 {
         let mut members = self.members();
         let generation = members.load(config, self.now_unix_s());
+        show_configuration(self.shared, &members);
         // Pods are found by their own watch.
         if self.shared.config.kubernetes.is_none() {
             self.adopt(&mut members, &config.backends);
         }
         members.publish(self.shared);
         generation
+    }
+
+    /// Another configuration was refused; the present one stays.
+    pub(super) fn refuse(&self, why: String) {
+        let mut members = self.members();
+        members.refuse(why);
+        show_configuration(self.shared, &members);
     }
 
     /// Each backend that came gets its prober and its scraper.
@@ -380,6 +394,13 @@ impl Plane {
             members.publish(self.shared);
         }
     }
+}
+
+/// Shows the workers, for `/health`, which configuration is in force.
+fn show_configuration(shared: &Shared, members: &Members) {
+    // Numbers and a text always are JSON.
+    let text = serde_json::to_string(members.loaded()).unwrap_or_else(|_| "null".to_owned());
+    shared.configuration.store(Arc::new(text));
 }
 
 /// Takes over addresses and models; true when a worker should know.

@@ -57,7 +57,7 @@ pub(super) async fn run(plane: Arc<Plane>, mut hangups: Option<Signal>) {
             }
             Err(why) => {
                 tracing::error!("the configuration stays as it is: {why}");
-                plane.members().refuse(why);
+                plane.refuse(why);
             }
         }
     }

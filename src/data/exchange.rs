@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::admission::{self, Admitted};
 use super::attempt::{Attempt, Outcome, Trouble};
 use super::client::Client;
+use super::control;
 use super::explain;
 use super::failure::{Failure, Refusal};
 use super::forecast::Running;
@@ -22,7 +23,7 @@ use super::worker::Worker;
 use crate::fleet::snapshot::Backend;
 use crate::http::head::{Method, Version};
 use crate::http::reply::{self, Reply};
-use crate::metrics::shard::{BOUNDS_US, ErrorKind, Lane, MATCH_BOUNDS_BYTES};
+use crate::metrics::shard::{BOUNDS_US, Lane, MATCH_BOUNDS_BYTES};
 use crate::trie::Holder;
 
 /// What becomes of the client's connection.
@@ -71,30 +72,17 @@ async fn exchange(
     worker.shard().requests.add(1);
     let request = Request::read(client, scratch, head_len, seen).await?;
     sabotage::strike("read", &scratch.request, request.head());
-    if request.destination == Destination::Control {
-        worker.shard().control.add(1);
-        return to_control(client, scratch, &request, *seen).await.map(Some);
-    }
-    if request.destination == Destination::Explain {
-        return explain::answer(client, scratch, &request, *seen).await.map(Some);
+    match request.destination {
+        Destination::Live | Destination::Health => {
+            return control::answer(client, scratch, &request, *seen).await.map(Some);
+        }
+        Destination::Control(lane) => return control::relay(client, scratch, &request, *seen, lane).await.map(Some),
+        Destination::Explain => return explain::answer(client, scratch, &request, *seen).await.map(Some),
+        Destination::Routed(_) | Destination::Any => {}
     }
     let _tenant = admission::tenant(worker, scratch, request.head())?;
     let mut plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;
     to_backends(worker, client, scratch, &request, &mut plan, *seen, started).await.map(Some)
-}
-
-async fn to_control(
-    client: &mut Client,
-    scratch: &mut Scratch,
-    request: &Request,
-    seen: Seen,
-) -> Result<bool, Failure> {
-    let mut attempt = Attempt { target: Target::Control, request, seen, observer: None, sent: Sent::Nothing };
-    match attempt.run(client, scratch).await {
-        Ok(outcome) => Ok(outcome.keep_alive),
-        Err(Trouble::Connect(_, detail, _)) => Err(Failure::Upstream(ErrorKind::Internal, detail.into())),
-        Err(Trouble::Failure(failure)) => Err(failure),
-    }
 }
 
 /// Tries backends until one has answered or the attempts are used up. Another backend is tried only when none can have read

@@ -95,7 +95,15 @@ pub(super) async fn answer(
     let keep_alive = seen.keep_alive && !client.worker.draining();
     let body = explain(&client.worker, scratch, request)?;
     scratch.out.clear();
-    reply::json(&mut scratch.out, &body, &scratch.request_id, keep_alive, seen.version);
+    let answer = reply::Answer {
+        status: 200,
+        body: &body,
+        request_id: &scratch.request_id,
+        keep_alive,
+        head_only: false,
+        version: seen.version,
+    };
+    reply::json(&mut scratch.out, &answer);
     client.send(&mut [IoSlice::new(&scratch.out)]).await?;
     Ok(keep_alive)
 }

@@ -18,6 +18,7 @@ mod buffer;
 mod call;
 mod client;
 mod conn;
+mod control;
 mod coop;
 #[allow(unsafe_code, reason = "shuts down descriptors that sockets of this worker own")]
 mod deadline;

@@ -4,8 +4,12 @@ use crate::prompt::Endpoint;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
+    /// The worker answers: the process lives.
+    Live,
+    /// The worker answers: can a request be served?
+    Health,
     /// The control plane answers.
-    Control,
+    Control(Lane),
     /// The worker answers: where would this request go?
     Explain,
     /// A backend that serves the body's model, by the policy.
@@ -14,13 +18,24 @@ pub(super) enum Destination {
     Any,
 }
 
+/// What the control plane is asked for. Each kind has its own limit: calls take as long as a backend does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// What it knows.
+    Pages,
+    /// A call to the backend that the query names.
+    Calls,
+}
+
 /// The destination of a request. `path` is without root path and query; `get` is true for GET and HEAD, `post` for POST.
 pub(super) fn destination(get: bool, post: bool, path: &[u8]) -> Destination {
-    if get && matches!(path, b"/health" | b"/health/live" | b"/metrics" | b"/engines" | b"/version" | b"/v1/models") {
-        return Destination::Control;
-    }
-    if get && path == b"/is_sleeping" || post && matches!(path, b"/sleep" | b"/wake_up") {
-        return Destination::Control;
+    match path {
+        b"/health" if get => return Destination::Health,
+        b"/health/live" if get => return Destination::Live,
+        b"/metrics" | b"/engines" | b"/version" | b"/v1/models" if get => return Destination::Control(Lane::Pages),
+        b"/is_sleeping" if get => return Destination::Control(Lane::Calls),
+        b"/sleep" | b"/wake_up" if post => return Destination::Control(Lane::Calls),
+        _ => {}
     }
     if !post {
         return Destination::Any;
@@ -43,22 +58,23 @@ pub(super) fn destination(get: bool, post: bool, path: &[u8]) -> Destination {
 
 #[cfg(test)]
 mod tests {
-    use super::{Destination, destination};
+    use super::{Destination, Lane, destination};
     use crate::prompt::Endpoint;
 
     #[test]
     fn each_path_has_its_answerer() {
         for (method, path, expected) in [
-            ("GET", "/health", Destination::Control),
-            ("HEAD", "/metrics", Destination::Control),
+            ("GET", "/health", Destination::Health),
+            ("HEAD", "/health/live", Destination::Live),
+            ("HEAD", "/metrics", Destination::Control(Lane::Pages)),
             ("POST", "/health", Destination::Any),
-            ("POST", "/sleep", Destination::Control),
+            ("POST", "/sleep", Destination::Control(Lane::Calls)),
             ("GET", "/sleep", Destination::Any),
             ("POST", "/debug/route", Destination::Explain),
             ("GET", "/debug/route", Destination::Any),
-            ("GET", "/is_sleeping", Destination::Control),
+            ("GET", "/is_sleeping", Destination::Control(Lane::Calls)),
             ("GET", "/health/", Destination::Any),
-            ("GET", "/v1/models", Destination::Control),
+            ("GET", "/v1/models", Destination::Control(Lane::Pages)),
             ("GET", "/v1/models/m", Destination::Any),
             ("POST", "/v1/chat/completions", Destination::Routed(Endpoint::Chat)),
             ("GET", "/v1/chat/completions", Destination::Any),

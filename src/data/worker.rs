@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffer::Blocks;
+use super::control::Lanes;
 use super::coop::Coop;
 use super::deadline::Deadlines;
 use super::hold::Held;
@@ -40,6 +41,7 @@ pub(super) struct Worker {
     pub(super) turns: Turns,
     pub(super) queue: Queue,
     pub(super) held: Held,
+    pub(super) control: Lanes,
     pub(super) deadlines: Rc<Deadlines>,
     pub(super) coop: Rc<Coop>,
     pub(super) pools: RefCell<Pools>,
@@ -76,6 +78,7 @@ impl Worker {
             turns: Turns::default(),
             queue: Queue::default(),
             held: Held::default(),
+            control: Lanes::default(),
             deadlines: Deadlines::new(Rc::clone(&coop)),
             coop,
             pools: RefCell::new(Pools::new(shared.fleet.slots())),

@@ -55,11 +55,27 @@ pub fn error(out: &mut Vec<u8>, reply: &Reply<'_>) {
     }
 }
 
-/// Appends a whole answer 200 with this JSON.
-pub fn json(out: &mut Vec<u8>, body: &[u8], request_id: &[u8], keep_alive: bool, version: Version) {
-    begin(out, 200, body.len(), request_id);
-    end(out, keep_alive, version);
-    out.extend_from_slice(body);
+/// One answer that is JSON already.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    pub status: u16,
+    pub body: &'a [u8],
+    /// Empty: none is sent.
+    pub request_id: &'a [u8],
+    pub keep_alive: bool,
+    /// The answer to `HEAD`: the same head, no body.
+    pub head_only: bool,
+    /// The client's.
+    pub version: Version,
+}
+
+/// Appends the whole answer.
+pub fn json(out: &mut Vec<u8>, answer: &Answer<'_>) {
+    begin(out, answer.status, answer.body.len(), answer.request_id);
+    end(out, answer.keep_alive, answer.version);
+    if !answer.head_only {
+        out.extend_from_slice(answer.body);
+    }
 }
 
 fn begin(out: &mut Vec<u8>, status: u16, length: usize, request_id: &[u8]) {

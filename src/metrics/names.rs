@@ -145,13 +145,15 @@ metrics! {
     REFUSED_TOTAL Counter "trieway_refused_requests_total" ["status"]
         "Requests that the router answered with an error of its own, by status class.";
     REJECTED_TOTAL Counter "trieway_rejected_requests_total" ["reason"]
-        "Refused requests that were turned away because of load: queue_full, queue_timeout or key_limit.";
+        "Refused requests that were turned away because of load: queue_full, queue_timeout, key_limit or control_limit.";
     QUEUE_DEPTH Gauge "trieway_queue_depth" []
         "Requests that wait for a backend to get below --max-inflight, or that ttft holds until one has computed others.";
     QUEUE_WAIT_SECONDS Histogram "trieway_queue_wait_seconds" []
         "Seconds that requests waited so, of those that had to wait, however the wait ended.";
     CONTROL_REQUESTS_TOTAL Counter "trieway_control_requests_total" []
-        "Requests that the control plane answered.";
+        "Requests for the router's own paths: probes, pages such as /metrics, and calls to a named backend.";
+    CONTROL_RENDERS_TOTAL Counter "trieway_control_renders_total" []
+        "Times that /metrics, /engines or /v1/models was written out; who asks meanwhile shares the next one.";
     PANICS_TOTAL Counter "trieway_panics_total" []
         "Connections that ended by a fault in their code.";
     ACCEPT_ERRORS_TOTAL Counter "trieway_accept_errors_total" []

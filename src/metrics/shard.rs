@@ -144,16 +144,20 @@ pub enum Rejected {
     QueueTimeout,
     /// Its API key is at its limit.
     KeyLimit,
+    /// The control plane has as many requests as it may.
+    ControlLimit,
 }
 
 impl Rejected {
-    pub const ALL: [Rejected; 3] = [Rejected::QueueFull, Rejected::QueueTimeout, Rejected::KeyLimit];
+    pub const ALL: [Rejected; 4] =
+        [Rejected::QueueFull, Rejected::QueueTimeout, Rejected::KeyLimit, Rejected::ControlLimit];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Rejected::QueueFull => "queue_full",
             Rejected::QueueTimeout => "queue_timeout",
             Rejected::KeyLimit => "key_limit",
+            Rejected::ControlLimit => "control_limit",
         }
     }
 }
@@ -210,7 +214,7 @@ pub struct Shard {
     /// Time that requests waited for a backend to get below its limit; of those that had to wait, however it ended.
     pub queue_wait: TimeHistogram,
     pub shadow: Shadow,
-    /// Requests relayed to the control plane.
+    /// Requests for probes and pages, whether the worker or the control plane answers.
     pub control: Counter,
     /// Connections that ended by a panic in their code.
     pub panics: Counter,

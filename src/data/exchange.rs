@@ -45,7 +45,6 @@ pub(super) async fn serve_one(client: &mut Client) -> After {
     let worker = Rc::clone(&client.worker);
     let mut lease = worker.leases.take();
     let mut seen = Seen::default();
-    lease.request_id.clear();
     match exchange(&worker, client, &mut lease, &mut seen).await {
         Ok(None) => After::Gone,
         Ok(Some(keep_alive)) => match keep_alive {

@@ -1,6 +1,10 @@
 //! What a request needs while it runs, lent from the worker's store: parsed heads, the scan of its body, its key, the
 //! candidates. Everything in it is reused, so that a request in the steady state allocates nothing; an idle connection
 //! holds none.
+//!
+//! Invariant: a request sees nothing of the request that had the scratch before. [`Scratch::begin`] empties every field, and
+//! names each, so that a field that is added must be thought of. Builds with debug assertions fill what nobody holds with
+//! values that no request can have: whatever is read before it is written then shows as a wrong choice or a panic.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -58,7 +62,7 @@ impl Leases {
     }
 
     pub(super) fn take(&self) -> Lease {
-        let scratch = self.free.borrow_mut().pop().unwrap_or_else(|| {
+        let mut scratch = self.free.borrow_mut().pop().unwrap_or_else(|| {
             Box::new(Scratch {
                 request: RequestHead::default(),
                 response: ResponseHead::default(),
@@ -74,7 +78,67 @@ impl Leases {
                 request_id: Vec::with_capacity(64),
             })
         });
+        scratch.begin();
         Lease { scratch: Some(scratch), home: Rc::clone(&self.free) }
+    }
+}
+
+impl Scratch {
+    /// Forgets the request before.
+    fn begin(&mut self) {
+        let Scratch {
+            request,
+            response,
+            scan,
+            chunks,
+            matches,
+            candidates,
+            outlooks,
+            members,
+            tail,
+            text,
+            out,
+            request_id,
+        } = self;
+        request.clear();
+        response.clear();
+        scan.clear();
+        chunks.start(0);
+        matches.clear();
+        candidates.clear();
+        outlooks.clear();
+        members.clear();
+        tail.clear();
+        text.clear();
+        out.clear();
+        request_id.clear();
+    }
+
+    /// Fills it with what no request has: an unknown method, a body's fields beyond any body, every backend holding more
+    /// than any key is long, backends that do not exist, figures that are no numbers, text that is no UTF-8.
+    #[cfg(debug_assertions)]
+    fn poison(&mut self) {
+        const NO_TEXT: &[u8] = b"\xff\xfeof the request before\xff\"prompt_tokens\":9,\"cached_tokens\":9 ";
+        self.request.clear();
+        self.request.method = crate::http::head::Method::Other;
+        self.response.clear();
+        self.response.status = u16::MAX;
+        self.scan.poison();
+        self.chunks.start(u64::MAX);
+        self.chunks.feed(NO_TEXT);
+        self.matches.poison();
+        self.candidates.clear();
+        self.candidates.push(Candidate { matched_bytes: u64::MAX, ..Candidate::default() });
+        self.outlooks.clear();
+        self.outlooks.push(Outlook::NO_NUMBERS);
+        self.members.clear();
+        self.members.push(Member { backend: u16::MAX, lane: u32::MAX });
+        self.tail.clear();
+        self.tail.push(NO_TEXT);
+        for text in [&mut self.text, &mut self.out, &mut self.request_id] {
+            text.clear();
+            text.extend_from_slice(NO_TEXT);
+        }
     }
 }
 
@@ -94,7 +158,10 @@ impl DerefMut for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(scratch) = self.scratch.take() else { return };
+        #[allow(unused_mut, reason = "builds with debug assertions write into it")]
+        let Some(mut scratch) = self.scratch.take() else { return };
+        #[cfg(debug_assertions)]
+        scratch.poison();
         let mut home = self.home.borrow_mut();
         let large = scratch.text.capacity() > KEPT_BYTES || std::mem::size_of_val(scratch.chunks.key()) > KEPT_BYTES;
         if home.len() < KEPT && !large {

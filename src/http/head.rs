@@ -100,6 +100,13 @@ impl RequestHead {
         Self { fields: Vec::with_capacity(32), ..Self::default() }
     }
 
+    /// Forgets the head, keeps its memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Self { fields, ..Self::default() };
+    }
+
     /// The target's path, without the query; never empty.
     pub fn path<'b>(&self, buf: &'b [u8]) -> &'b [u8] {
         let target = self.target.of(buf);
@@ -149,6 +156,13 @@ impl ResponseHead {
     /// An empty head with room for a usual number of fields.
     pub fn new() -> Self {
         Self { fields: Vec::with_capacity(32), ..Self::default() }
+    }
+
+    /// Forgets the head, keeps its memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Self { fields, ..Self::default() };
     }
 
     /// The value of the first field called `name`, in any case.

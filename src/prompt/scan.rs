@@ -91,6 +91,21 @@ impl Scan {
         })
     }
 
+    /// Forgets the body, keeps the memory.
+    pub fn clear(&mut self) {
+        self.forget();
+    }
+
+    /// Makes every field one that no body has.
+    #[cfg(debug_assertions)]
+    pub fn poison(&mut self) {
+        let nowhere = Span { start: usize::MAX - 1, end: usize::MAX, escaped: true };
+        self.forget();
+        self.fields = [Some(nowhere); Field::COUNT];
+        self.others.push((nowhere, nowhere));
+        self.long.push(nowhere);
+    }
+
     fn forget(&mut self) {
         self.fields = [None; Field::COUNT];
         self.others.clear();

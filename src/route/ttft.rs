@@ -126,6 +126,22 @@ impl Outlook {
         room_tokens: f64::INFINITY,
     };
 
+    /// What no backend is.
+    #[cfg(debug_assertions)]
+    pub const NO_NUMBERS: Outlook = Outlook {
+        held_tokens: f64::NAN,
+        queue_s: f64::NAN,
+        factor: f64::NAN,
+        busy: f64::NAN,
+        size_s: f64::NAN,
+        computing: u32::MAX,
+        decoding: u32::MAX,
+        kv_tokens: u64::MAX,
+        waiting: u32::MAX,
+        waiting_tokens: u64::MAX,
+        room_tokens: f64::NAN,
+    };
+
     /// Tokens of the prompt for which its memory has no room.
     fn shortage(&self, prompt_tokens: f64) -> f64 {
         (prompt_tokens - self.held_tokens - self.room_tokens).max(0.0)

@@ -101,6 +101,27 @@ impl Matches {
         }
     }
 
+    /// Makes every slot hold more than any key is long.
+    #[cfg(debug_assertions)]
+    pub fn poison(&mut self) {
+        self.clear();
+        for (at, place) in self.index.iter_mut().enumerate() {
+            *place = at as u16;
+            self.reaches.push(Reach {
+                slot: at as u16,
+                generation: 0,
+                chunks: u32::MAX / 2,
+                fresh: u32::MAX / 2,
+                now: Stamp::at(0),
+                age: 0,
+                horizon: u32::MAX,
+                last_run: 0,
+                shared: 0,
+                oldest_units: 0,
+            });
+        }
+    }
+
     /// Empties the answer, for a lookup of `key`.
     pub(super) fn begin_key(&mut self, key: &[u64]) {
         self.clear();

@@ -6,6 +6,7 @@
 
 pub mod canonical;
 pub mod client;
+pub mod engine;
 pub mod in_process;
 pub mod leaks;
 pub mod origin;

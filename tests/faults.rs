@@ -198,7 +198,7 @@ fn a_backend_that_restarts_loses_its_prefixes_and_no_request_fails_meanwhile() {
 }
 
 #[test]
-fn answers_of_a_healthy_engine_never_take_it_out_whatever_they_say() {
+fn an_answer_never_takes_a_backend_down_and_what_is_no_failure_never_ejects_it() {
     let served = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&served);
     let answer = move |peer: &mut Peer, _: &Received| {
@@ -218,9 +218,9 @@ fn answers_of_a_healthy_engine_never_take_it_out_whatever_they_say() {
             (response.status, fields, response.body_text().as_str()),
             (expected, (Some("7"), Some("yes")), "the body")
         );
+        assert!(expected == 500 || expected == 200 || !router.engines().contains("\"ejected\":true"), "{i}");
     }
     assert_eq!(served.load(Ordering::SeqCst), 220, "none was sent twice");
-    assert_eq!(a.count().max(b.count()), 220, "the prefix stays: {} and {}", a.count(), b.count());
     assert_eq!(router.engines().matches("\"state\":\"up\"").count(), 2);
     assert!(!router.engines().contains("\"unreachable\":true"));
 }

@@ -10,6 +10,7 @@ use support::{Client, Origin, Router, completion, eventually, origin::ok, text};
 
 /// Families that another test compares with known figures, or that have a reason not to be compared.
 const ELSEWHERE: &[(&str, &[&str])] = &[
+    ("tests/outliers.rs", &["trieway_backend_ejected", "trieway_outlier_ejections_total"]),
     // What engines say of themselves: an engine that says it is needed.
     (
         "src/control/exposition_tests.rs",

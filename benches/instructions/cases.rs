@@ -139,6 +139,7 @@ fn choose(turns: u64) {
         in_flight: (n % 3) as u32,
         in_flight_bytes: n * 1000,
         cold_permille: 0,
+        penalized: false,
         matched_bytes: if n.is_multiple_of(2) { 6144 } else { 128 },
     };
     let candidates: Vec<_> = (0..8).map(candidate).collect();

@@ -203,6 +203,23 @@ pub(super) struct Args {
     #[arg(long, env = "TRIEWAY_SLOW_START_SECONDS", default_value = "0", value_parser = seconds_or_none, help_heading = "Health checks", value_name = "SECONDS")]
     pub(super) slow_start_seconds: Duration,
 
+    /// Requests of a backend that fail in a row (5xx but 501 and 503, resets, answers that end early, time limits) until it gets
+    /// none for a time; never the last one. 0: never
+    #[arg(
+        long,
+        env = "TRIEWAY_OUTLIER_CONSECUTIVE_ERRORS",
+        default_value_t = 5,
+        help_heading = "Outlier ejection",
+        value_name = "N"
+    )]
+    pub(super) outlier_consecutive_errors: u32,
+    /// Seconds of the first ejection; each that follows soon takes this much longer
+    #[arg(long, env = "TRIEWAY_OUTLIER_BASE_EJECTION_SECONDS", default_value = "10", value_parser = seconds, help_heading = "Outlier ejection", value_name = "SECONDS")]
+    pub(super) outlier_base_ejection_seconds: Duration,
+    /// Seconds of an ejection at most
+    #[arg(long, env = "TRIEWAY_OUTLIER_MAX_EJECTION_SECONDS", default_value = "300", value_parser = seconds, help_heading = "Outlier ejection", value_name = "SECONDS")]
+    pub(super) outlier_max_ejection_seconds: Duration,
+
     /// How a backend is chosen
     #[arg(long, env = "TRIEWAY_ROUTING_LOGIC", value_enum, default_value_t = Policy::Prefixaware, help_heading = "Routing", value_name = "POLICY")]
     pub(super) routing_logic: Policy,

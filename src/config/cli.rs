@@ -8,8 +8,8 @@ use super::args::Args;
 use super::source::Source;
 use super::url::BackendUrl;
 use super::{
-    Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Overload, Pin, Policy, Routing, Secret,
-    StaticBackend, Times, Ttft, unsupported,
+    Config, HealthChecks, Kubernetes, Listen, Log, MAX_BACKENDS, ModelType, Outlier, Overload, Pin, Policy, Routing,
+    Secret, StaticBackend, Times, Ttft, unsupported,
 };
 
 /// The trie's smallest useful size; below it, the flag is refused.
@@ -96,6 +96,7 @@ fn config(args: Args) -> Result<Config, String> {
     range("--max-connections", args.max_connections, 1, 16 << 20)?;
     let pin = pin(&args.pin)?;
     let workers = workers(args.workers, &pin)?;
+    let outlier = outlier(&args)?;
     Ok(Config {
         listen: args.uds.map_or(Listen::Tcp { host: args.host, port: args.port }, Listen::Unix),
         root_path: root_path(&args.root_path)?,
@@ -112,6 +113,7 @@ fn config(args: Args) -> Result<Config, String> {
             timeout: args.static_backend_health_check_timeout_seconds,
         }),
         slow_start: args.slow_start_seconds,
+        outlier,
         routing: Routing {
             policy: args.routing_logic,
             prefix_min_match_bytes: args.prefix_min_match_length,
@@ -169,6 +171,19 @@ fn config(args: Args) -> Result<Config, String> {
         },
         source: Source::default(),
     })
+}
+
+fn outlier(args: &Args) -> Result<Outlier, String> {
+    let (base, max) = (args.outlier_base_ejection_seconds, args.outlier_max_ejection_seconds);
+    if base > max {
+        return Err(format!(
+            "--outlier-base-ejection-seconds ({}) is more than --outlier-max-ejection-seconds ({})",
+            base.as_secs_f64(),
+            max.as_secs_f64()
+        ));
+    }
+    let consecutive_errors = args.outlier_consecutive_errors;
+    Ok(Outlier { consecutive_errors, base_ejection: base, max_ejection: max })
 }
 
 fn kubernetes(args: &Args) -> Result<Option<Kubernetes>, String> {

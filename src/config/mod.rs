@@ -49,6 +49,7 @@ pub struct Config {
     pub health: Option<HealthChecks>,
     /// How long a backend's share grows once it is back; zero: not at all.
     pub slow_start: Duration,
+    pub outlier: Outlier,
     pub routing: Routing,
     pub request_stats_window: Duration,
     pub engine_stats_interval: Duration,
@@ -243,6 +244,16 @@ pub struct Overload {
     /// Requests that wait for a backend at most, over all workers.
     pub queue_requests: usize,
     pub queue_timeout: Duration,
+}
+
+/// When a backend whose requests fail gets none, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlier {
+    /// Failures in a row; 0: never.
+    pub consecutive_errors: u32,
+    pub base_ejection: Duration,
+    /// At least the base.
+    pub max_ejection: Duration,
 }
 
 /// Every time limit of the wire. Zero is not allowed for any of them.

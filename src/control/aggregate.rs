@@ -26,6 +26,7 @@ pub(super) async fn run(plane: Arc<Plane>) {
         sum_arrivals(&plane);
         compare_speeds(&plane);
         notice_marks(&plane);
+        tell_ejections(&plane);
         round = round.wrapping_add(1);
         if round.is_multiple_of(SHARES_EVERY) {
             plane.grow_shares();
@@ -49,6 +50,29 @@ fn notice_marks(plane: &Plane) {
     let slots: Vec<u16> = plane.members().iter().map(|member| member.slot).collect();
     for slot in slots {
         plane.notice_unreachable(slot, Instant::now());
+    }
+}
+
+/// Workers eject by themselves; the log says so.
+fn tell_ejections(plane: &Plane) {
+    let mut members = plane.members();
+    let slots: Vec<u16> = members.iter().map(|member| member.slot).collect();
+    for slot in slots {
+        let Some(member) = members.get_mut(slot) else { continue };
+        let outlier = plane.shared.fleet.outlier(member.slot);
+        let (ejections, ejected) = (outlier.ejections(), outlier.is_ejected());
+        if ejections > std::mem::replace(&mut member.ejections_told, ejections) {
+            let rules = &plane.shared.config.outlier;
+            let time = rules.base_ejection.saturating_mul(outlier.multiple()).min(rules.max_ejection);
+            tracing::warn!(
+                "backend {} is ejected for {:.1} s: its requests failed, one after another",
+                member.name,
+                time.as_secs_f64()
+            );
+        }
+        if std::mem::replace(&mut member.was_ejected, ejected) && !ejected {
+            tracing::info!("backend {} is no longer ejected: requests have found it well", member.name);
+        }
     }
 }
 

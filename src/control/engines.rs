@@ -20,6 +20,9 @@ pub(super) struct Engine {
     state: &'static str,
     /// A worker could not connect, and no probe has looked since.
     unreachable: bool,
+    /// Its requests failed, one after another: it gets none until some have found it well.
+    ejected: bool,
+    ejections: u64,
     models: Vec<String>,
     #[serde(rename = "type")]
     kind: Option<&'static str>,
@@ -67,6 +70,8 @@ fn engine(plane: &Plane, member: &Member, totals: &Totals) -> Engine {
         url: member.name.clone(),
         state: member.state().as_str(),
         unreachable: load.is_unreachable(),
+        ejected: plane.shared.fleet.outlier(member.slot).is_ejected(),
+        ejections: plane.shared.fleet.outlier(member.slot).ejections(),
         models: member.model_names(),
         kind: member.spec.model_type.map(type_name),
         label: member.spec.label.clone(),

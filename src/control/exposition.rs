@@ -77,6 +77,15 @@ fn backends(writer: &mut Writer, plane: &Plane, members: &[&Member]) {
     for member in members {
         family.count(&[&member.name], member.restarts);
     }
+    let outlier = |member: &Member| plane.shared.fleet.outlier(member.slot);
+    let mut family = writer.family(&names::BACKEND_EJECTED);
+    for member in members {
+        family.count(&[&member.name], outlier(member).is_ejected().into());
+    }
+    let mut family = writer.family(&names::OUTLIER_EJECTIONS_TOTAL);
+    for member in members {
+        family.count(&[&member.name], outlier(member).ejections());
+    }
 }
 
 fn means(writer: &mut Writer, servers: &BTreeMap<&str, Totals>) {

@@ -72,6 +72,9 @@ pub(super) struct Member {
     pub(super) engine: Option<EngineStats>,
     pub(super) marks: ProcessMarks,
     pub(super) restarts: u64,
+    /// Ejections that were told in the log; whether it was ejected then.
+    pub(super) ejections_told: u64,
+    pub(super) was_ejected: bool,
     tasks: Vec<AbortHandle>,
 }
 
@@ -107,6 +110,8 @@ impl Member {
             engine: None,
             marks: ProcessMarks::default(),
             restarts: 0,
+            ejections_told: 0,
+            was_ejected: false,
             tasks: Vec::new(),
             spec: spec.clone(),
         }

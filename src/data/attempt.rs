@@ -311,6 +311,7 @@ impl Attempt<'_> {
             ResponseOut { framing, keep_alive, client_version: self.seen.version, request_id: &scratch.request_id };
         scratch.out.clear();
         forward::response(&mut scratch.out, &scratch.response, bytes.filled(), &how);
+        let streamed = self.is_streamed(scratch, bytes.filled());
         bytes.consume(begun.head_len);
         if begun.framing.switching {
             return self.switch(client, &scratch.out, upstream, bytes).await;
@@ -323,13 +324,11 @@ impl Attempt<'_> {
         };
         sabotage::strike("answering", &scratch.request, self.request.head());
         scratch.tail.clear();
-        let mut watch = self.observer.as_mut().and_then(|observer| observer.running.as_mut()).map(|running| Watch {
-            running,
-            tail: &mut scratch.tail,
-            streamed: !matches!(answer.body, ResponseBody::Fixed(_)),
-        });
+        let succeeds = (200..300).contains(&scratch.response.status);
+        let running = self.observer.as_mut().and_then(|observer| observer.running.as_mut()).filter(|_| succeeds);
+        let mut watch = running.map(|running| Watch { running, tail: &mut scratch.tail, streamed });
         let relayed = relay::relay(client, &mut upstream.socket, &mut bytes, &answer, watch.as_mut()).await;
-        if let (Ok(_), Some(watch), 200) = (&relayed, &mut watch, scratch.response.status) {
+        if let (Ok(_), Some(watch)) = (&relayed, &mut watch) {
             watch.ended(&client.worker, &scratch.chunks);
         }
         match relayed {
@@ -340,6 +339,14 @@ impl Attempt<'_> {
             client.socket.reset_on_close();
         }
         relayed.map(|_| Outcome { status: scratch.response.status, keep_alive })
+    }
+
+    /// Whether the answer comes as it is generated, so that its first byte is the first token: by its type, and by what was
+    /// asked for where that says nothing. Its framing does not tell: an answer that is whole may come in chunks.
+    fn is_streamed(&self, scratch: &Scratch, head: &[u8]) -> bool {
+        let content_type = scratch.response.field(head, "content-type").unwrap_or_default();
+        let is = |name: &[u8]| content_type.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name));
+        is(b"text/event-stream") || scratch.scan.stream(self.request.body()) && !is(b"application/json")
     }
 
     /// Passes the 101 on, and then whatever either side sends.

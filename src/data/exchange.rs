@@ -19,6 +19,7 @@ use super::request_log;
 use super::retry::{Next, Sent};
 use super::sabotage;
 use super::upstream::Target;
+use super::verdict::{self, Verdict};
 use super::worker::Worker;
 use crate::fleet::snapshot::Backend;
 use crate::http::head::{Method, Version};
@@ -111,16 +112,36 @@ async fn to_backends(
             lane.retries.add(1);
         }
         lane.request_bytes.add(body_bytes);
+        let outlier = shared.fleet.outlier(backend.slot);
+        let probe = outlier.begin();
         lane.matched.observe(choice.matched_bytes, &MATCH_BOUNDS_BYTES);
         sabotage::strike("chosen", &scratch.request, request.head());
         let running = choice.forecast.map(|forecast| {
             let streamed = scratch.scan.stream(request.body());
             Running::begin(worker, forecast, streamed)
         });
-        let observer = Observer { running, lane, admitted, plan, backend, holder, started, dispatched: Instant::now() };
+        let observer = Observer {
+            running,
+            lane,
+            admitted,
+            plan,
+            backend,
+            holder,
+            marked: false,
+            started,
+            dispatched: Instant::now(),
+        };
         let mut attempt =
             Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer), sent: Sent::Nothing };
-        match attempt.run(client, scratch).await {
+        let run = attempt.run(client, scratch).await;
+        let verdict = verdict::of(&run);
+        if verdict != Verdict::Success
+            && let Some(observer) = &mut attempt.observer
+        {
+            observer.failed(worker, scratch, verdict);
+        }
+        verdict.tell(worker, plan, backend.slot, probe.as_ref());
+        match run {
             Ok(outcome) => {
                 count_answer(lane, &outcome, started);
                 return Ok(outcome.keep_alive);
@@ -163,6 +184,8 @@ pub(super) struct Observer<'a> {
     plan: &'a Plan,
     backend: &'a Backend,
     holder: Holder,
+    /// The prompt was marked as the backend's.
+    marked: bool,
     started: Instant,
     dispatched: Instant,
 }
@@ -172,11 +195,27 @@ impl Observer<'_> {
     pub(super) fn connected(&mut self, worker: &Worker, scratch: &mut Scratch, request: &Request) {
         self.running.iter().for_each(|running| running.sets_apart(worker));
         let marked = self.plan.seed(worker, scratch, self.holder);
+        self.marked |= marked.is_some();
         if let (Some(running), Some(marked)) = (&mut self.running, marked) {
             running.takes(worker, marked);
         }
         if worker.shared.config.log.requests {
             request_log::routed(worker, scratch, request, self.plan, self.backend, self.started.elapsed());
+        }
+    }
+
+    /// The request did not succeed: what it marked goes, so that a client that tries again may land elsewhere, and nothing is
+    /// learnt. What the backend held before stays marked.
+    fn failed(&mut self, worker: &Worker, scratch: &Scratch, verdict: Verdict) {
+        if verdict == Verdict::ClientGone {
+            return;
+        }
+        if self.marked {
+            let held_before = scratch.matches.chunks(self.holder.slot) as usize;
+            worker.shared.trie.forget(scratch.chunks.key(), self.holder, held_before);
+        }
+        if let Some(running) = &mut self.running {
+            running.failed();
         }
     }
 

@@ -196,6 +196,8 @@ fn why_passed_over(worker: &Worker, plan: &Plan, member: Member) -> &'static str
     match plan.standing(worker, member) {
         Standing::Unreachable => "a connection to it failed, and no probe has looked since",
         Standing::Busy => "it is at --max-inflight, or others have waited longer for it",
+        Standing::Ejected => "it is ejected: its requests failed, one after another",
+        Standing::Penalized => "its last requests failed, and another holds as much of the prompt",
         Standing::Ready => "it warms up, and this request did not fall to its share",
     }
 }

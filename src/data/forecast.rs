@@ -188,6 +188,11 @@ impl<'a> Running<'a> {
         set_horizon(worker, &self.forecast);
     }
 
+    /// The request failed: what it took says nothing of the backend's speed.
+    pub(super) fn failed(&mut self) {
+        self.computing.failed();
+    }
+
     /// The first byte of a streamed answer's body is here.
     fn first_token(&mut self, worker: &Worker) {
         if self.has_begun {

@@ -51,6 +51,7 @@ mod tunnel;
 mod turn;
 mod upstream;
 mod usage;
+mod verdict;
 mod worker;
 
 use std::io;

@@ -12,12 +12,13 @@ use super::queue::must_yield;
 use super::worker::{View, Worker};
 use crate::config::Policy;
 use crate::fleet::load::Load;
+use crate::fleet::outlier::Verdict;
 use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
 use crate::http::head::{Method, RequestHead};
 use crate::prompt::{self, Endpoint};
-use crate::route::slow_start;
 use crate::route::ttft::Expected;
 use crate::route::{self, Candidate, Decision, Reason};
+use crate::route::{penalty, slow_start};
 use crate::trie::Holder;
 
 /// Seconds after which a client may try again when no backend is usable: a probe period.
@@ -49,6 +50,10 @@ pub(super) enum Standing {
     Unreachable,
     /// It is at its limit, or others have waited longer for it.
     Busy,
+    /// Its requests failed, one after another.
+    Ejected,
+    /// Its last requests failed: others that hold as much of the prompt go first.
+    Penalized,
 }
 
 /// What the limit a backend says to a request.
@@ -164,14 +169,45 @@ impl Plan {
     /// others have waited longer for it.
     fn gather(&self, worker: &Worker, scratch: &mut Scratch, tried: &[u16], waiting_since_us: Option<u64>) -> bool {
         let shared = worker.shared;
-        let routing = &self.snapshot.rules.routing;
         let by_prefix = self.asks_prefixes() && !scratch.chunks.key().is_empty();
         if by_prefix {
             worker.keeper.keep(&shared.trie);
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
+        } else {
+            // It may have been looked up by the rules before these.
+            scratch.matches.clear();
         }
+        let (mut busy, ejected) = self.fill(worker, scratch, tried, waiting_since_us, by_prefix, false);
+        // Nobody else is left: better one that fails than none.
+        if ejected && !busy && scratch.members.is_empty() {
+            (busy, _) = self.fill(worker, scratch, tried, waiting_since_us, by_prefix, true);
+        }
+        if self.minds_penalties() {
+            penalty::avoid(&mut scratch.candidates, &mut scratch.members);
+        }
+        let draw = self.session.unwrap_or_else(|| worker.random());
+        slow_start::weigh(
+            &mut scratch.candidates,
+            &mut scratch.members,
+            self.snapshot.rules.routing.prefix_min_match_bytes,
+            draw,
+        );
+        busy
+    }
+
+    /// Fills the candidates. Whether some were left out because they are busy, and whether because they are ejected.
+    fn fill(
+        &self,
+        worker: &Worker,
+        scratch: &mut Scratch,
+        tried: &[u16],
+        waiting_since_us: Option<u64>,
+        by_prefix: bool,
+        with_ejected: bool,
+    ) -> (bool, bool) {
+        let shared = worker.shared;
         let gate = self.gate(worker, waiting_since_us);
-        let mut busy = false;
+        let (mut busy, mut ejected) = (false, false);
         scratch.members.clear();
         scratch.candidates.clear();
         for &member in &self.snapshot.served(self.model).usable {
@@ -179,11 +215,16 @@ impl Plan {
             let load = shared.fleet.load(backend.slot);
             match gate.standing(load) {
                 Standing::Ready if !tried.contains(&backend.slot) => {}
-                Standing::Ready | Standing::Unreachable => continue,
                 Standing::Busy => {
                     busy |= !tried.contains(&backend.slot);
                     continue;
                 }
+                _ => continue,
+            }
+            let verdict = verdict(worker, backend.slot);
+            if verdict == Verdict::Ejected && !with_ejected {
+                ejected = true;
+                continue;
             }
             let chunks = if by_prefix { scratch.matches.chunks(backend.slot) } else { 0 };
             scratch.members.push(member);
@@ -194,16 +235,34 @@ impl Plan {
                 in_flight_bytes: load.in_flight_bytes(),
                 matched_bytes: u64::from(chunks) * shared.config.routing.prefix_chunk_bytes as u64,
                 cold_permille: backend.cold_permille,
+                penalized: verdict == Verdict::Penalized,
             });
         }
-        let draw = self.session.unwrap_or_else(|| worker.random());
-        slow_start::weigh(&mut scratch.candidates, &mut scratch.members, routing.prefix_min_match_bytes, draw);
-        busy
+        (busy, ejected)
+    }
+
+    /// Whether the policy goes by load, so that a backend that fails fast would draw what comes.
+    fn minds_penalties(&self) -> bool {
+        matches!(self.policy, Policy::Prefixaware | Policy::Leastload | Policy::Ttft)
+    }
+
+    /// Whether another usable backend that serves the model is not ejected.
+    pub(super) fn has_another(&self, worker: &Worker, slot: u16) -> bool {
+        let fleet = &worker.shared.fleet;
+        let others = self.snapshot.served(self.model).usable.iter().map(|&member| self.snapshot.backend(member).slot);
+        others
+            .filter(|&other| other != slot)
+            .any(|other| !fleet.load(other).is_unreachable() && !fleet.outlier(other).is_ejected())
     }
 
     /// How a backend that serves the model stands to a request that has just come.
     pub(super) fn standing(&self, worker: &Worker, member: Member) -> Standing {
-        self.gate(worker, None).standing(worker.shared.fleet.load(self.snapshot.backend(member).slot))
+        let slot = self.snapshot.backend(member).slot;
+        match (self.gate(worker, None).standing(worker.shared.fleet.load(slot)), verdict(worker, slot)) {
+            (Standing::Ready, Verdict::Ejected) => Standing::Ejected,
+            (Standing::Ready, Verdict::Penalized) if self.minds_penalties() => Standing::Penalized,
+            (standing, _) => standing,
+        }
     }
 
     fn gate(&self, worker: &Worker, waiting_since_us: Option<u64>) -> Gate {
@@ -312,6 +371,10 @@ impl Plan {
         };
         Refusal::unavailable("no_backend", message, RETRY_AFTER_S)
     }
+}
+
+fn verdict(worker: &Worker, slot: u16) -> Verdict {
+    worker.shared.fleet.outlier(slot).verdict(|| worker.shared.micros() / 1000)
 }
 
 /// The model that the body asks for.

@@ -3,8 +3,9 @@
 //! `snapshot` is what is known of them: immutable, made by the control plane, swapped whole. `load` is what they are doing:
 //! exact counters that every worker updates. `arrivals` is how often each was chosen of late: the control plane sums what
 //! `load` counts. `prefill` is what they have to compute and how fast they are, `belief` how far back their caches reach:
-//! both learnt from answers; `factors` compares the former, `cache` is the latter for those whose capacity is known. `tenants`
-//! is what each API key has in flight. A backend keeps its **slot** (an index into what is said of backends) as long as it is
+//! both learnt from answers; `factors` compares the former, `cache` is the latter for those whose capacity is known. `outlier`
+//! says which of them fail, `tenants` what each API key has in flight. A backend keeps its **slot** (an index into what is said
+//! of backends) as long as it is
 //! known.
 
 pub mod arrivals;
@@ -12,6 +13,7 @@ pub mod belief;
 pub mod cache;
 mod factors;
 pub mod load;
+pub mod outlier;
 pub mod prefill;
 mod ratio;
 pub mod snapshot;
@@ -26,6 +28,7 @@ use arc_swap::ArcSwap;
 use belief::Belief;
 use cache::Cache;
 use load::{InFlight, Load, Part};
+use outlier::Outlier;
 use prefill::Prefill;
 use snapshot::Snapshot;
 use tenants::Tenants;
@@ -37,6 +40,7 @@ pub struct Fleet {
     prefill: Box<[Prefill]>,
     belief: Box<[Belief]>,
     cache: Box<[Cache]>,
+    outlier: Box<[Outlier]>,
     /// What each worker counts of every slot's load.
     parts: Box<[Box<[Part]>]>,
     pub usual: Usual,
@@ -56,6 +60,7 @@ impl Fleet {
             cache: (0..slots).map(|_| Cache::default()).collect(),
             parts: (0..workers).map(|_| (0..slots).map(|_| Part::default()).collect()).collect(),
             usual: Usual::new(workers),
+            outlier: (0..slots).map(|_| Outlier::default()).collect(),
             tenants,
             turn: AtomicU64::new(0),
         }
@@ -110,6 +115,11 @@ impl Fleet {
         &self.cache[usize::from(slot)]
     }
 
+    #[inline]
+    pub fn outlier(&self, slot: u16) -> &Outlier {
+        &self.outlier[usize::from(slot)]
+    }
+
     /// How far back the slot's cache is believed to reach when the trie's clock says `clock`, by its capacity if that is known.
     /// A learnt reach that is less than half of that outweighs it: then others fill the cache as well, whom this process does
     /// not see.
@@ -136,6 +146,7 @@ impl Fleet {
         self.prefill(slot).forget();
         self.belief(slot).forget();
         self.cache(slot).forget();
+        self.outlier(slot).forget();
     }
 
     pub fn slots(&self) -> usize {

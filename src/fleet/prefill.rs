@@ -198,7 +198,7 @@ impl Prefill {
             self.turn_ns.store(now_ns, Relaxed);
         }
         self.computing.fetch_add(u32::from(streamed), Relaxed);
-        Computing { prefill: self, work_ns, tokens, streamed, sent_ns: now_ns, decoding: false }
+        Computing { prefill: self, work_ns, tokens, streamed, sent_ns: now_ns, decoding: false, sample: None }
     }
 
     #[inline]
@@ -231,6 +231,8 @@ pub struct Computing<'a> {
     streamed: bool,
     sent_ns: u64,
     decoding: bool,
+    /// Seconds taken and expected, learnt when the request ends.
+    sample: Option<(f64, f64)>,
 }
 
 impl Computing<'_> {
@@ -241,11 +243,16 @@ impl Computing<'_> {
         }
         let turn_ns = self.prefill.turn_ns.swap(now_ns, Relaxed).max(self.sent_ns);
         let taken_s = now_ns.saturating_sub(turn_ns) as f64 / NS;
-        self.prefill.learn(taken_s / slowdown, self.work_ns as f64 / NS);
+        self.sample = Some((taken_s / slowdown, self.work_ns as f64 / NS));
         self.leave_queue();
         self.decoding = true;
         self.prefill.decoding.fetch_add(1, Relaxed);
         self.prefill.kv_tokens.fetch_add(self.tokens, Relaxed);
+    }
+
+    /// Its answer is an error, or broke off: nothing is learnt of it.
+    pub fn failed(&mut self) {
+        self.sample = None;
     }
 
     fn leave_queue(&self) {
@@ -258,6 +265,9 @@ impl Computing<'_> {
 
 impl Drop for Computing<'_> {
     fn drop(&mut self) {
+        if let Some((taken_s, expected_s)) = self.sample {
+            self.prefill.learn(taken_s, expected_s);
+        }
         if self.decoding {
             self.prefill.decoding.fetch_sub(1, Relaxed);
             self.prefill.kv_tokens.fetch_sub(self.tokens, Relaxed);

@@ -100,6 +100,10 @@ metrics! {
         "1 for the state that the backend is in: unknown, up, down, sleeping or draining.";
     BACKEND_RESTARTS_TOTAL Counter "trieway_backend_restarts_total" ["server"]
         "Restarts of the engine that were noticed; its prefixes are forgotten then.";
+    BACKEND_EJECTED Gauge "trieway_backend_ejected" ["server"]
+        "1 while the backend is ejected because its requests failed, until some have found it well again; else 0.";
+    OUTLIER_EJECTIONS_TOTAL Counter "trieway_outlier_ejections_total" ["server"]
+        "Ejections of the backend because its requests failed, one after another.";
     ENGINE_RUNNING Gauge "trieway_engine_requests_running" ["server"]
         "Requests that the engine computes, as the engine says.";
     ENGINE_KV_USAGE Gauge "trieway_engine_kv_cache_usage_ratio" ["server"]

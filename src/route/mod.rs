@@ -4,6 +4,7 @@
 //! tried) and passes in what varies: a random number, for round robin a turn. Nothing here knows a socket, a clock or the trie.
 
 pub mod hold;
+pub mod penalty;
 pub mod slow_start;
 pub mod ttft;
 
@@ -21,6 +22,8 @@ pub struct Candidate {
     pub matched_bytes: u64,
     /// How much of its share it does not get yet; 0: it gets all. See [`slow_start`].
     pub cold_permille: u16,
+    /// Its last requests failed. See [`penalty`].
+    pub penalized: bool,
 }
 
 /// Why a backend was chosen. The order is the index into metrics.

@@ -57,6 +57,7 @@ fn main() {
                 in_flight_bytes: 4_000 * at,
                 matched_bytes: at % 5 * 1_000,
                 cold_permille: 0,
+                penalized: false,
             })
             .collect();
         let prefixaware = best_ns(|turn| _ = black_box(route::prefixaware(&candidates, 0, turn)));

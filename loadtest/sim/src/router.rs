@@ -247,6 +247,7 @@ impl<'a> Router<'a> {
                 in_flight_bytes: view.kv_tokens * u64::from(TOKEN_BYTES),
                 matched_bytes: u64::from(view.sent_tokens * TOKEN_BYTES),
                 cold_permille: 0,
+                penalized: false,
             })
             .collect();
         let decision = match policy {

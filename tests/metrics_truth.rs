@@ -233,6 +233,8 @@ fn the_process_is_described(router: &Router) {
     let page = Page::of(router);
     let whole = page.sum("process_cpu_seconds_total", &[]);
     page.is_within("trieway_worker_cpu_seconds_total", &[], 0.01, whole + 0.02);
+    // No tick comes to the microsecond.
+    page.is_within("trieway_worker_longest_turn_seconds", &["worker=\"0\""], 0.000_001, whole);
     let now =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after the epoch").as_secs_f64();
     page.is_within("process_start_time_seconds", &[], now - 120.0, now + 1.0);

@@ -271,6 +271,10 @@ fn workers(writer: &mut Writer, plane: &Plane) {
         let thread = Some(shard.thread_id.load(Relaxed)).filter(|id| *id != 0);
         family.optional(&[number], thread.and_then(process::thread_cpu_seconds));
     }
+    let mut family = writer.family(&names::WORKER_LONGEST_TURN);
+    for (number, shard) in numbers.iter().zip(shards) {
+        family.value(&[number], shard.longest_turn_us.get() as f64 / 1e6);
+    }
     let mut family = writer.family(&names::WORKER_PIPES);
     for (number, shard) in numbers.iter().zip(shards) {
         let busy = shard.pipes_busy.get();

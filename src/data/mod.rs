@@ -47,6 +47,7 @@ mod sabotage;
 #[allow(unsafe_code, reason = "borrows the descriptor that monoio keeps open")]
 mod socket;
 mod splice;
+mod stall;
 mod tunnel;
 mod turn;
 mod upstream;

@@ -18,6 +18,7 @@ use super::lease::Leases;
 use super::mailbox::{Mailboxes, Seat};
 use super::pipes::Pipes;
 use super::queue::Queue;
+use super::stall::Stalls;
 use super::turn::Turns;
 use super::upstream::Pools;
 use crate::config::Config;
@@ -124,8 +125,11 @@ impl Worker {
 
     /// The worker's housekeeping, until the process ends.
     pub(super) async fn housekeep(self: Rc<Self>) {
+        let mut stalls = Stalls::new();
         loop {
+            stalls.sleeps();
             monoio::time::sleep(TICK).await;
+            self.shard().longest_turn_us.set(stalls.woke(TICK).as_micros() as u64);
             if self.shared.phase() == Phase::Draining {
                 self.deadlines.end_idle();
             }

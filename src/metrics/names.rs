@@ -140,6 +140,8 @@ metrics! {
         "Requests whose head was read, wherever they went.";
     WORKER_CPU_SECONDS_TOTAL Counter "trieway_worker_cpu_seconds_total" ["worker"]
         "CPU time of the worker's thread.";
+    WORKER_LONGEST_TURN Gauge "trieway_worker_longest_turn_seconds" ["worker"]
+        "The longest that the worker's tick was kept waiting by the worker's own work in the last half minute or more.";
     WORKER_SPLICED_BYTES_TOTAL Counter "trieway_worker_spliced_bytes_total" ["worker"]
         "Body bytes that went from a backend to a client by splice, without a copy.";
     WORKER_COALESCED_READS_TOTAL Counter "trieway_worker_coalesced_reads_total" ["worker"]

@@ -226,6 +226,8 @@ pub struct Shard {
     /// Pipes for splicing that are open, and those of them that carry an answer now.
     pub pipes_open: Counter,
     pub pipes_busy: Counter,
+    /// The longest time that the worker was lately busy in one go, as its ticks saw it.
+    pub longest_turn_us: Counter,
     /// The worker's thread id, for its CPU time; 0 until it runs.
     pub thread_id: AtomicI32,
 }
@@ -249,6 +251,7 @@ impl Default for Shard {
             beats: Counter::default(),
             pipes_open: Counter::default(),
             pipes_busy: Counter::default(),
+            longest_turn_us: Counter::default(),
             thread_id: AtomicI32::new(0),
         }
     }

@@ -5,9 +5,11 @@
 //! - [`events`]: streams of stamped events, and what a proxy does to each.
 //! - [`compare`]: such reports side by side.
 //! - [`plot`]: the figures of `scripts/bench` as a picture.
+//! - [`chaos`]: faults from both sides, and whether the router keeps its promises meanwhile.
 //!
-//! The tools know nothing of the router: whatever they show about it, they show of any HTTP proxy in its place.
+//! All but the last know nothing of the router: whatever they show about it, they show of any HTTP proxy in its place.
 
+pub mod chaos;
 pub mod compare;
 pub mod engine;
 pub mod events;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use trieway_loadtest::{compare, engine, events, load, plot};
+use trieway_loadtest::{chaos, compare, engine, events, load, plot};
 
 #[derive(Parser)]
 #[command(name = "trieway-loadtest", version, about = "Fake LLM engines and load for trying out LLM routers")]
@@ -24,6 +24,8 @@ enum Tool {
     Compare(compare::Options),
     /// Print the figures of scripts/bench as SVG
     Plot(plot::Options),
+    /// Throw faults at the router from both sides, and hold it to its promises
+    Chaos(chaos::Options),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Tool::Events(options) => events::run(&options),
         Tool::Compare(options) => compare::run(&options),
         Tool::Plot(options) => plot::run(&options),
+        Tool::Chaos(options) => chaos::run(&options),
     };
     match outcome {
         Ok(code) => code,

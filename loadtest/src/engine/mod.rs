@@ -191,7 +191,7 @@ pub fn run(options: Options) -> Result<ExitCode, String> {
 }
 
 /// Thousands of streams need as many descriptors as the machine grants.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

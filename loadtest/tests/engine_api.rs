@@ -49,6 +49,22 @@ fn a_next_turn_finds_the_answer_of_the_one_before() {
 }
 
 #[test]
+fn an_answer_without_a_token_leaves_nothing_in_the_queue() {
+    let engine = Engine::start("--prefill-tokens-per-s 1000");
+    let mut long = engine.connect();
+    long.send(&post("/v1/completions", "", &format!(r#"{{"prompt":"{}","max_tokens":1}}"#, "a".repeat(2_000))));
+    // It computes for half a second; what has no token is answered meanwhile.
+    let mut short = engine.connect();
+    for tokens in [0, 0, 2] {
+        let body = format!(r#"{{"prompt":"b","max_tokens":{tokens},"stream":true}}"#);
+        assert_eq!(short.exchange(&post("/v1/completions", "", &body)).status, 200);
+    }
+    assert_eq!(long.response().unwrap().status, 200);
+    let seen = engine.get("/debug/requests").json();
+    assert_eq!((&seen["running"], &seen["waiting"]), (&serde_json::json!(0), &serde_json::json!(0)), "{seen}");
+}
+
+#[test]
 fn a_stream_adds_up_to_the_whole_answer() {
     let engine = Engine::start("");
     for (path, body) in [

@@ -201,6 +201,9 @@ fn complete(conn: &mut Conn, engine: &mut Engine, cut: bool, now: Instant) {
         let written = generate::written_blocks(&answer, chain);
         engine.scheduler.finish(conn.id, &started.lease, started.named, &written);
         engine.pump_wanted = true;
+    } else {
+        // An answer without a token is complete before its turn has come: the next request of this connection is another.
+        engine.scheduler.forget(conn.id);
     }
     engine.counters.finished += u64::from(!cut);
     engine.counters.generated_tokens += answer.sent;

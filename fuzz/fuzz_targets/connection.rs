@@ -1,18 +1,20 @@
 //! A whole connection: the input is what a client sends, to a real worker in this process, with an origin behind it that
 //! records what it gets. That must be exactly the requests that the naive model accepts, in order, one canonical request
-//! each; and each must be answered, in order.
+//! each, by the model of what a backend may see; and each must be answered, in order.
 #![no_main]
 
 #[path = "../../tests/connection_model/mod.rs"]
 mod connection_model;
-#[path = "../../tests/http_model/mod.rs"]
-mod http_model;
+#[path = "../../tests/support/canonical.rs"]
+#[allow(dead_code, reason = "a test reads more of a request")]
+mod canonical;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use canonical::http_model;
 use connection_model::{Expected, expected};
 use libfuzzer_sys::fuzz_target;
 use trieway::config;
@@ -113,12 +115,15 @@ fn is_ready(address: SocketAddr) -> bool {
 
 /// Answers each request; records those that are not the control plane's.
 fn serve(mut stream: TcpStream) {
+    let authority = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
     let mut rest = Vec::new();
     let mut bytes = [0; 16384];
     while let Ok(n @ 1..) = stream.read(&mut bytes) {
         rest.extend_from_slice(&bytes[..n]);
         while let Some((request, length)) = whole(&rest) {
-            rest.drain(..length);
+            let bytes: Vec<u8> = rest.drain(..length).collect();
+            // Panics, and so ends the process, at whatever a backend may never see.
+            canonical::requests(&bytes, &authority);
             let head_only = request.method == "HEAD";
             if !["/v1/models", "/health", "/metrics"].contains(&request.target.as_str()) {
                 RECEIVED.lock().expect("received").push(request);

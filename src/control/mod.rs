@@ -19,6 +19,8 @@ mod error_log;
 mod exposition;
 mod fetch;
 mod figures;
+#[cfg(fuzzing)]
+mod fuzzed;
 mod handover;
 mod health;
 #[cfg(feature = "kubernetes")]
@@ -46,6 +48,9 @@ mod exposition_tests;
 mod plane_tests;
 #[cfg(test)]
 mod testing;
+
+#[cfg(fuzzing)]
+pub use fuzzed::{read_state, write_state};
 
 use std::io;
 use std::os::fd::OwnedFd;

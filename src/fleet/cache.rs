@@ -235,7 +235,8 @@ impl Cache {
 
     fn end(&self, rings: &Rings, taken: u32, leaves: Leaves) {
         self.held.fetch_sub(i64::from(taken), Relaxed);
-        let out = u64::from(taken + leaves.answer);
+        // An answer's length is the engine's word: one that fills the queue leaves nothing else in it, however long it is.
+        let out = u64::from(taken) + u64::from(leaves.answer).min(rings.step * STEPS as u64);
         let before = self.end.fetch_add(out, Relaxed);
         let after = before + out;
         while after / rings.step >= self.first.load(Relaxed) + STEPS as u64 {
@@ -422,6 +423,17 @@ mod tests {
         assert_eq!((cache.held.load(Relaxed), cache.queued.load(Relaxed)), (600, 0));
         drop(taking);
         assert_eq!((cache.held.load(Relaxed), cache.queued.load(Relaxed)), (0, 600));
+    }
+
+    #[test]
+    fn an_answer_of_any_length_costs_no_more_than_the_queue() {
+        let mut world = World::new(1000);
+        let takes = world.begin(0, 100);
+        let leaves = world.let_go(0, 100, u32::MAX);
+        world.cache.begin(takes).expect("the capacity is known").ended(leaves);
+        assert!(world.cache.end.load(Relaxed) <= world.cache.rings.get().expect("made").step * STEPS as u64 + 100);
+        world.play(20..25);
+        assert_eq!(world.believed(20..25), 5);
     }
 
     #[test]

@@ -58,7 +58,8 @@ const TOKENS: usize = 3;
 const A_TOKEN: Duration = Duration::from_millis(2);
 
 /// What an engine that lies says: physically impossible, or no number at all in JSON's eyes.
-const LIES: [&str; 5] = [
+const LIES: [&str; 6] = [
+    r#"{"prompt_tokens":90,"completion_tokens":100000000000,"prompt_tokens_details":{"cached_tokens":0}}"#,
     r#"{"prompt_tokens":100000000000,"completion_tokens":100000000000,"prompt_tokens_details":{"cached_tokens":100000000000}}"#,
     r#"{"prompt_tokens":-1,"completion_tokens":-5,"prompt_tokens_details":{"cached_tokens":-7}}"#,
     r#"{"prompt_tokens":1e308,"completion_tokens":1e308,"prompt_tokens_details":{"cached_tokens":1e308}}"#,
@@ -137,7 +138,8 @@ impl Engine {
         let start = 1_000_000 + self.lives;
         let lies = if mood == Mood::Lies { LYING_METRICS } else { "" };
         if let Some(origin) = &self.origin {
-            origin.say_metrics(&format!("process_start_time_seconds {start}\n{lies}"));
+            let cache = "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"20000\"} 1";
+            origin.say_metrics(&format!("process_start_time_seconds {start}\n{cache}\n{lies}"));
         }
     }
 }

@@ -174,7 +174,9 @@ impl Attempt<'_> {
                 if !framing.interim {
                     return Ok(Begun { head_len, framing, sent_whole });
                 }
+                let paused = upstream.socket.pause_deadline();
                 self.interim(client, scratch, answer.filled()).await?;
+                upstream.socket.resume_deadline(&paused);
                 answer.consume(head_len);
                 continue;
             }
@@ -299,6 +301,7 @@ impl Attempt<'_> {
         mut bytes: Buffer,
         begun: Begun,
     ) -> Result<Outcome, Failure> {
+        upstream.socket.no_deadline();
         let framing = match begun.framing.body {
             ResponseBody::None => OutFraming::None,
             ResponseBody::Fixed(length) => OutFraming::Fixed(length),

@@ -71,6 +71,12 @@ pub(super) struct Ticket {
     index: u32,
 }
 
+/// What was left of a deadline when its clock was stopped.
+pub(super) struct Paused {
+    left_ms: u64,
+    fresh: bool,
+}
+
 impl Deadlines {
     pub(super) fn new(coop: Rc<Coop>) -> Rc<Self> {
         Rc::new(Deadlines {
@@ -160,6 +166,22 @@ impl Ticket {
         entry.fresh.set(false);
     }
 
+    /// Stops the clock while somebody else is waited for.
+    pub(super) fn pause(&self) -> Paused {
+        let entry = &self.table.entries.borrow()[self.index as usize];
+        let since = if entry.fresh.get() { 0 } else { self.table.now_ms.get() };
+        let left_ms = entry.due_ms.replace(NEVER).saturating_sub(since);
+        Paused { left_ms, fresh: entry.fresh.take() }
+    }
+
+    /// Goes on with what was left. No tick in between: nothing has changed.
+    pub(super) fn resume(&self, paused: &Paused) {
+        let entry = &self.table.entries.borrow()[self.index as usize];
+        let since = if paused.fresh { 0 } else { self.table.now_ms.get() };
+        entry.due_ms.set(paused.left_ms.saturating_add(since));
+        entry.fresh.set(paused.fresh);
+    }
+
     pub(super) fn coop(&self) -> &Rc<Coop> {
         &self.table.coop
     }
@@ -208,6 +230,31 @@ mod tests {
         drop(late_ticket);
         let again = Deadlines::register(&table, idle.as_raw_fd());
         assert!(!again.fired() && table.entries.borrow().len() == 2);
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_does_not_count() {
+        let table = Deadlines::new(Coop::new().expect("a descriptor"));
+        let (ours, _peer) = UnixStream::pair().expect("pair");
+        let ticket = Deadlines::register(&table, ours.as_raw_fd());
+        let pass = |ms| {
+            std::thread::sleep(Duration::from_millis(ms));
+            table.tick();
+        };
+        ticket.set(Duration::from_millis(40), Ends::All);
+        for _ in 0..2 {
+            let paused = ticket.pause();
+            pass(60);
+            ticket.resume(&paused);
+            assert!(!ticket.fired());
+            table.tick();
+        }
+        pass(60);
+        assert!(ticket.fired(), "it goes on with what was left");
+        let paused = ticket.pause();
+        ticket.resume(&paused);
+        pass(1);
+        assert_eq!(table.entries.borrow()[0].due_ms.get(), super::NEVER, "none stays none");
     }
 
     #[test]

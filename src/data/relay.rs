@@ -160,6 +160,8 @@ async fn read(
     loop {
         match upstream.read(bytes.spare()) {
             Ok(Got::Bytes(n)) => {
+                // From here on the client is waited for.
+                upstream.no_deadline();
                 bytes.commit(n);
                 return Ok(true);
             }

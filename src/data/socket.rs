@@ -27,7 +27,7 @@ use rustix::pipe::{SpliceFlags, splice};
 use socket2::SockRef;
 
 use super::coop::{Coop, Yield};
-use super::deadline::{Deadlines, Ends, Ticket};
+use super::deadline::{Deadlines, Ends, Paused, Ticket};
 
 /// Unacknowledged bytes and keep-alive probes without an answer for this long mean that the peer is gone.
 const SILENT_PEER: Duration = Duration::from_secs(30);
@@ -278,6 +278,15 @@ impl Socket {
 
     pub(super) fn no_deadline(&self) {
         self.deadline.clear();
+    }
+
+    /// Stops the deadline's clock while the other side is waited for.
+    pub(super) fn pause_deadline(&self) -> Paused {
+        self.deadline.pause()
+    }
+
+    pub(super) fn resume_deadline(&self, paused: &Paused) {
+        self.deadline.resume(paused);
     }
 
     pub(super) fn timed_out(&self) -> bool {

@@ -51,6 +51,8 @@ async fn fill(client: &mut Client, upstream: &mut Socket, pipe: &mut Pipe, most:
     loop {
         match upstream.splice_into(pipe.writes(), most) {
             Ok(Got::Bytes(n)) => {
+                // From here on the client is waited for.
+                upstream.no_deadline();
                 pipe.filled(n);
                 return Ok(());
             }

@@ -2,7 +2,8 @@
 //!
 //! Must not know: WebSocket's frames.
 //!
-//! Invariants: a direction reads only when what it read before is sent; an end of one direction is passed on and leaves the
+//! Invariants: a direction reads only when what it read before is sent; the limit on silence runs while either side may send,
+//! that on a client which takes nothing while there are bytes for it; an end of one direction is passed on and leaves the
 //! other open; neither connection serves anything else afterwards.
 
 use std::future::{Future, poll_fn};
@@ -24,20 +25,30 @@ pub(super) fn is_websocket(upgrade: Option<&[u8]>) -> bool {
 /// Carries bytes until both sides have ended. `early` is what the backend sent behind its 101. Gives the bytes that went to
 /// the client.
 pub(super) async fn run(client: &mut Client, upstream: &mut Socket, early: Buffer) -> Result<u64, Failure> {
-    let idle_limit = client.worker.shared.config.times.between_bytes;
+    let times = &client.worker.shared.config.times;
+    let (idle_limit, stall_limit) = (times.between_bytes, times.client_write_stall);
     let pipelined = client.input.take().unwrap_or_else(|| Buffer::new(&client.worker.blocks, SMALL));
     let (mut to_backend, mut to_client) = (Way::new(pipelined), Way::new(early));
     let socket = &mut client.socket;
     socket.due_in(idle_limit);
     upstream.due_in(idle_limit);
+    let mut stalled = false;
     let carried = poll_fn(|cx| {
-        let before = to_backend.moved_bytes + to_client.moved_bytes;
-        let out = to_backend.poll(socket, upstream, cx).map_err(|end| end.failure(true))?;
-        let back = to_client.poll(upstream, socket, cx).map_err(|end| end.failure(false))?;
-        if to_backend.moved_bytes + to_client.moved_bytes > before {
+        let before = (to_backend.moved_bytes, to_client.moved_bytes);
+        let out = to_backend.poll(socket, upstream, cx).map_err(|end| end.failure(true, stalled))?;
+        let back = to_client.poll(upstream, socket, cx).map_err(|end| end.failure(false, stalled))?;
+        let (moved, taken) =
+            ((to_backend.moved_bytes, to_client.moved_bytes) != before, to_client.moved_bytes > before.1);
+        let stalls = to_client.writable.is_some();
+        if stalls && (taken || !stalled) {
+            // While the client does not take what there is for it, nothing can be said of the backend.
+            socket.due_in(stall_limit);
+            upstream.no_deadline();
+        } else if !stalls && (moved || stalled) {
             socket.due_in(idle_limit);
             upstream.due_in(idle_limit);
         }
+        stalled = stalls;
         if out.is_ready() && back.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
     })
     .await;
@@ -53,8 +64,10 @@ enum End {
 }
 
 impl End {
-    fn failure(self, from_client: bool) -> Failure {
+    /// `stalled`: it was the client's turn, to take bytes.
+    fn failure(self, from_client: bool, stalled: bool) -> Failure {
         match (self, from_client) {
+            (End::Idle, _) if stalled => Failure::ClientStalled,
             (End::Idle, _) => Failure::Broken(ErrorKind::BetweenBytesTimeout),
             (End::Source, true) | (End::Sink, false) => Failure::ClientGone,
             (End::Source, false) | (End::Sink, true) => Failure::Broken(ErrorKind::Broken),

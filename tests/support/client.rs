@@ -210,6 +210,11 @@ impl Client {
         std::mem::take(&mut self.rest)
     }
 
+    /// What was read behind a head and is not used yet.
+    pub fn read_buffered(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.rest)
+    }
+
     /// Whether the peer has ended the connection and sent nothing more.
     pub fn ends_silently(&mut self) -> bool {
         self.read_to_end().is_empty()

@@ -30,6 +30,8 @@ pub struct Shared {
     pub connections: AtomicUsize,
     /// Requests that wait for a backend to get below its limit, over all workers.
     pub queued: AtomicUsize,
+    /// What the workers' large buffers take together, with what each has in reserve.
+    pub buffered_bytes: AtomicUsize,
     /// Listening sockets off which connections are still taken.
     pub listening: AtomicUsize,
     hashing: OnceLock<Hashing>,
@@ -80,6 +82,7 @@ impl Shared {
             io_mode,
             connections: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
+            buffered_bytes: AtomicUsize::new(0),
             listening: AtomicUsize::new(0),
             hashing: config
                 .hash_seed

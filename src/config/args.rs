@@ -314,6 +314,10 @@ pub(super) struct Args {
     /// Largest request body
     #[arg(long, env = "TRIEWAY_MAX_BODY_SIZE", default_value = "64MiB", value_parser = parse_size, help_heading = "Limits", value_name = "SIZE")]
     pub(super) max_body_size: usize,
+    /// Request bodies and large answer buffers in memory at a time, over all workers; by default a quarter of the memory that
+    /// the process may use
+    #[arg(long, env = "TRIEWAY_MAX_BUFFERED_BYTES", value_parser = parse_size, help_heading = "Limits", value_name = "SIZE")]
+    pub(super) max_buffered_bytes: Option<usize>,
     /// Client connections at a time, over all workers
     #[arg(long, env = "TRIEWAY_MAX_CONNECTIONS", default_value_t = 65_536, help_heading = "Limits", value_name = "N")]
     pub(super) max_connections: usize,

@@ -74,6 +74,17 @@ fn clap_failure(error: &clap::Error) -> Failure {
     ))
 }
 
+/// A body that grows is held twice for a moment: the largest must fit.
+fn buffered(given: Option<usize>, max_body: usize) -> Result<usize, String> {
+    match given {
+        None => Ok(super::memory::default_buffered(max_body)),
+        Some(bytes) if bytes >= max_body.saturating_mul(2) => Ok(bytes),
+        Some(bytes) => Err(format!(
+            "--max-buffered-bytes is {bytes}, less than twice --max-body-size, {max_body}: no body of that size could be taken; raise it, or lower --max-body-size"
+        )),
+    }
+}
+
 fn config(args: Args) -> Result<Config, String> {
     let kubernetes = kubernetes(&args)?;
     let backends = if kubernetes.is_some() { Vec::new() } else { backends(&args)? };
@@ -94,6 +105,7 @@ fn config(args: Args) -> Result<Config, String> {
     range("--max-head-size", args.max_head_size, 1024, 16 << 20)?;
     range("--max-body-size", args.max_body_size, 1024, 1 << 40)?;
     range("--max-connections", args.max_connections, 1, 16 << 20)?;
+    let max_buffered_bytes = buffered(args.max_buffered_bytes, args.max_body_size)?;
     let pin = pin(&args.pin)?;
     let workers = workers(args.workers, &pin)?;
     let outlier = outlier(&args)?;
@@ -156,6 +168,7 @@ fn config(args: Args) -> Result<Config, String> {
         },
         max_head_bytes: args.max_head_size,
         max_body_bytes: args.max_body_size,
+        max_buffered_bytes,
         max_connections: args.max_connections,
         allow_half_close: args.allow_half_close,
         preserve_host: args.preserve_host,

@@ -7,6 +7,7 @@
 mod args;
 mod cli;
 mod file;
+mod memory;
 mod size;
 mod source;
 mod top;
@@ -58,6 +59,8 @@ pub struct Config {
     pub overload: Overload,
     pub max_head_bytes: usize,
     pub max_body_bytes: usize,
+    /// Large buffers of all workers together.
+    pub max_buffered_bytes: usize,
     pub max_connections: usize,
     pub allow_half_close: bool,
     pub preserve_host: bool,

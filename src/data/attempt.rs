@@ -7,6 +7,7 @@ use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::buffer::{Buffer, SMALL};
 use super::client::Client;
@@ -26,9 +27,13 @@ use crate::http::framing::{self, ResponseBody, ResponseFraming};
 use crate::http::head::{Name, parse_response};
 use crate::metrics::shard::ErrorKind;
 
+/// A connection that was closed before the request came says so when that arrives. One that stands this long after, while the
+/// peer's system has all of the request, was none of these: a large body is then let go of.
+const KEPT_SENT: Duration = Duration::from_millis(500);
+
 pub(super) struct Attempt<'a> {
     pub(super) target: Target<'a>,
-    pub(super) request: &'a Request,
+    pub(super) request: &'a mut Request,
     pub(super) seen: Seen,
     /// `None` for the control plane.
     pub(super) observer: Option<Observer<'a>>,
@@ -155,6 +160,9 @@ impl Attempt<'_> {
         upstream.socket.due_in(client.worker.shared.config.times.first_byte);
         if sent_whole {
             upstream.socket.expect_silence();
+            if !upstream.reused {
+                self.release_body();
+            }
         }
         let mut first = true;
         loop {
@@ -184,14 +192,32 @@ impl Attempt<'_> {
             match upstream.socket.read(answer.spare()) {
                 Ok(Got::Bytes(n)) => {
                     answer.commit(n);
-                    if std::mem::take(&mut first)
-                        && let Some(observer) = &mut self.observer
-                    {
-                        observer.first_byte();
+                    if std::mem::take(&mut first) {
+                        if sent_whole {
+                            self.release_body();
+                        }
+                        if let Some(observer) = &mut self.observer {
+                            observer.first_byte();
+                        }
                     }
                 }
                 Ok(Got::Wait) => {
-                    if client.or_gone(upstream.socket.readable()).await?.is_err() {
+                    let waited = match sent_whole && self.request.is_large() {
+                        true => {
+                            let limited = monoio::time::timeout(KEPT_SENT, upstream.socket.readable());
+                            match client.or_gone(limited).await? {
+                                Ok(waited) => waited,
+                                Err(_) => {
+                                    if upstream.socket.is_acknowledged() {
+                                        self.release_body();
+                                    }
+                                    continue;
+                                }
+                            }
+                        }
+                        false => client.or_gone(upstream.socket.readable()).await?,
+                    };
+                    if waited.is_err() {
                         return Err(Fault::Unanswered(Ended::Reset));
                     }
                 }
@@ -206,6 +232,14 @@ impl Attempt<'_> {
                     .into());
                 }
             }
+        }
+    }
+
+    /// The request was sent whole, and may not be sent again.
+    fn release_body(&mut self) {
+        if self.request.is_large() {
+            self.request.release_body();
+            self.sent = Sent::Released;
         }
     }
 
@@ -246,8 +280,7 @@ impl Attempt<'_> {
 
     /// Sends head and body. False: the answer, or an end, came before all was sent.
     async fn send(&mut self, client: &mut Client, head: &[u8], upstream: &mut Upstream) -> Result<bool, Fault> {
-        let request = self.request;
-        let mut parts = [IoSlice::new(head), IoSlice::new(request.body())];
+        let mut parts = [IoSlice::new(head), IoSlice::new(self.request.body())];
         let mut parts = &mut parts[..];
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {

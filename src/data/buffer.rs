@@ -1,10 +1,13 @@
 //! Read buffers: a filled range in a block from the worker's pool.
 //!
 //! A connection that waits holds none. A buffer grows with what has arrived, by the next class, never by an announced
-//! length. Blocks of the pooled classes go back to the pool; larger ones are freed.
+//! length. Blocks of the pooled classes go back to the pool; larger ones are freed. All but the smallest are counted (`credit`),
+//! whether they are in use or in the pool.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+
+use super::credit::Credit;
 
 /// Sizes of pooled blocks.
 const CLASSES: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
@@ -14,40 +17,97 @@ pub(super) const SMALL: usize = CLASSES[0];
 /// The block for bulk copies.
 pub(super) const LARGE: usize = CLASSES[2];
 
+/// Beyond the classes, blocks are so many bytes or a multiple.
+const STEP: usize = 64 << 10;
+
 #[derive(Default)]
 pub(super) struct Blocks {
+    credit: Credit,
     free: [RefCell<Vec<Box<[u8]>>>; CLASSES.len()],
     /// The fewest free blocks of each class since the last trim: so many were not needed.
     spare: [Cell<usize>; CLASSES.len()],
 }
 
 impl Blocks {
-    /// A block of at least `size` bytes.
+    pub(super) fn new(credit: Credit) -> Self {
+        Blocks { credit, ..Blocks::default() }
+    }
+
+    /// A block of at least `size` bytes, whatever the bound is.
     fn take(&self, size: usize) -> Box<[u8]> {
-        let Some(at) = CLASSES.iter().position(|&class| class >= size) else {
-            return vec![0; size.next_power_of_two()].into_boxed_slice();
-        };
+        let (class, size) = fitting(size);
+        self.pooled(class).unwrap_or_else(|| {
+            if class != Some(0) {
+                self.credit.force(size);
+            }
+            vec![0; size].into_boxed_slice()
+        })
+    }
+
+    /// The same within the bound. `None`: there is no room for it.
+    fn try_take(&self, size: usize) -> Option<Box<[u8]>> {
+        let (class, size) = fitting(size);
+        if let Some(block) = self.pooled(class) {
+            return Some(block);
+        }
+        if class != Some(0) && !self.credit.take(size) {
+            self.clear();
+            if !self.credit.take(size) {
+                return None;
+            }
+        }
+        Some(vec![0; size].into_boxed_slice())
+    }
+
+    fn pooled(&self, class: Option<usize>) -> Option<Box<[u8]>> {
+        let at = class?;
         let mut free = self.free[at].borrow_mut();
         let block = free.pop();
         self.spare[at].set(self.spare[at].get().min(free.len()));
-        block.unwrap_or_else(|| vec![0; CLASSES[at]].into_boxed_slice())
+        block
     }
 
     fn give(&self, block: Box<[u8]>) {
-        if let Some(at) = CLASSES.iter().position(|&class| class == block.len()) {
-            self.free[at].borrow_mut().push(block);
+        match CLASSES.iter().position(|&class| class == block.len()) {
+            Some(at) => self.free[at].borrow_mut().push(block),
+            None => self.credit.give(block.len()),
+        }
+    }
+
+    /// Whether there is room for that much more.
+    pub(super) fn have(&self, bytes: usize) -> bool {
+        self.credit.has(bytes) || {
+            self.clear();
+            self.credit.has(bytes)
+        }
+    }
+
+    /// Frees the large blocks that are not in use.
+    fn clear(&self) {
+        for (free, class) in self.free.iter().zip(CLASSES).skip(1) {
+            let freed = std::mem::take(&mut *free.borrow_mut()).len();
+            self.credit.give(freed * class);
         }
     }
 
     /// Frees a part of what was not needed since the last call: a burst's blocks go, those in steady use stay.
     pub(super) fn trim(&self) {
-        for (free, spare) in self.free.iter().zip(&self.spare) {
+        for (at, (free, spare)) in self.free.iter().zip(&self.spare).enumerate() {
             let mut free = free.borrow_mut();
             let keep = free.len() - spare.get().min(free.len()).div_ceil(8);
+            if at > 0 && keep < free.len() {
+                self.credit.give((free.len() - keep) * CLASSES[at]);
+            }
             free.truncate(keep);
             spare.set(free.len());
         }
     }
+}
+
+/// The class of a block for `size` bytes, if there is one, and the block's length.
+fn fitting(size: usize) -> (Option<usize>, usize) {
+    let class = CLASSES.iter().position(|&class| class >= size);
+    (class, class.map_or(size.next_multiple_of(STEP), |at| CLASSES[at]))
 }
 
 pub(super) struct Buffer {
@@ -61,6 +121,11 @@ impl Buffer {
     /// An empty buffer with room for at least `size` bytes.
     pub(super) fn new(pool: &Rc<Blocks>, size: usize) -> Self {
         Buffer { pool: Rc::clone(pool), block: pool.take(size), start: 0, end: 0 }
+    }
+
+    /// The same within the bound on all large buffers. `None`: there is no room for it.
+    pub(super) fn try_new(pool: &Rc<Blocks>, size: usize) -> Option<Self> {
+        Some(Buffer { pool: Rc::clone(pool), block: pool.try_take(size)?, start: 0, end: 0 })
     }
 
     pub(super) fn filled(&self) -> &[u8] {
@@ -123,6 +188,14 @@ impl Buffer {
         self.end -= from - to;
     }
 
+    /// Keeps the first `n` bytes only, in a block that is no larger than they need.
+    pub(super) fn shrink(&mut self, n: usize) {
+        let mut kept = Buffer::new(&self.pool, n);
+        kept.block[..n].copy_from_slice(&self.filled()[..n]);
+        kept.end = n;
+        *self = kept;
+    }
+
     /// Whether there is room, or some can be made in the block: at a cost that what was consumed has paid for.
     pub(super) fn has_room(&mut self) -> bool {
         if self.end == self.block.len() && self.start >= self.block.len() / 4 {
@@ -142,20 +215,34 @@ impl Buffer {
             self.end -= self.start;
             self.start = 0;
         } else {
-            self.replace_block(self.block.len() + 1);
+            self.move_to(self.pool.take(self.next_size(None)));
         }
     }
 
-    /// Takes the large block if this one is full and `expected` bytes do not fit: what has arrived decides that a long
-    /// body is coming, and it is moved once instead of at each class.
-    pub(super) fn expect(&mut self, expected: usize) {
-        if self.end == self.block.len() && expected > self.block.len() && self.block.len() < LARGE {
-            self.replace_block(LARGE);
+    /// The same within the bound on all large buffers; `whole` is what there will be in the end, if that is known. False: there
+    /// is no room.
+    pub(super) fn try_make_room(&mut self, whole: Option<usize>) -> bool {
+        if self.end < self.block.len() || self.start >= self.block.len() / 4 {
+            self.make_room();
+            return true;
+        }
+        let larger = self.pool.try_take(self.next_size(whole));
+        larger.map(|larger| self.move_to(larger)).is_some()
+    }
+
+    /// A full block's successor: the next class, and beyond the classes twice as much, but no more than there will be. What has
+    /// arrived decides that a long body is coming, and it is then moved once instead of at each class.
+    fn next_size(&self, whole: Option<usize>) -> usize {
+        let len = self.block.len();
+        match whole {
+            Some(whole) if whole > len && len < LARGE => LARGE.min(whole),
+            Some(whole) if whole > len => whole.min(2 * len),
+            _ if len < LARGE => len + 1,
+            _ => 2 * len,
         }
     }
 
-    fn replace_block(&mut self, size: usize) {
-        let mut larger = self.pool.take(size);
+    fn move_to(&mut self, mut larger: Box<[u8]>) {
         larger[..self.end - self.start].copy_from_slice(&self.block[self.start..self.end]);
         self.pool.give(std::mem::replace(&mut self.block, larger));
         self.end -= self.start;

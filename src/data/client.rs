@@ -14,6 +14,7 @@ use super::socket::{Got, Socket};
 use super::worker::Worker;
 use crate::http::head::RequestHead;
 use crate::http::head::parse_request;
+use crate::metrics::shard::Rejected;
 
 /// A client that is refused may go on sending for this long, so that it gets to read why.
 pub(super) const LINGER_REFUSED: Duration = Duration::from_secs(10);
@@ -23,6 +24,12 @@ pub(super) const LINGER_ANSWERED: Duration = Duration::from_secs(2);
 
 /// What is read at most beyond what the present request is known to need.
 pub(super) const READ_AHEAD: usize = SMALL;
+
+/// All large buffers are in use.
+pub(super) fn buffers_full() -> Refusal {
+    let message = "the bodies of other requests take all the memory that they may (--max-buffered-bytes); try again";
+    Refusal::unavailable("too_many_buffered_bytes", message, 1)
+}
 
 pub(super) struct Client {
     pub(super) worker: Rc<Worker>,
@@ -81,20 +88,29 @@ impl Client {
             {
                 return Ok(Some(length));
             }
-            if !self.read_more("head", READ_AHEAD).await? {
+            if !self.read_more("head", READ_AHEAD, None).await? {
                 return if self.input().is_empty() { Ok(None) } else { Err(Failure::ClientGone) };
             }
         }
     }
 
-    /// Waits for more bytes and takes `most` of them at most. False: there are no more.
-    pub(super) async fn read_more(&mut self, what: &str, most: usize) -> Result<bool, Failure> {
+    /// Waits for more bytes and takes `most` of them at most; `whole` is what there will be in the end, if that is known. False:
+    /// there are no more.
+    pub(super) async fn read_more(&mut self, what: &str, most: usize, whole: Option<usize>) -> Result<bool, Failure> {
         if self.half_closed {
             return Ok(false);
         }
         loop {
             let input = self.input.get_or_insert_with(|| Buffer::new(&self.worker.blocks, SMALL));
-            input.make_room();
+            let before = input.capacity();
+            let has_room = input.try_make_room(whole);
+            if input.capacity() > before {
+                self.worker.coop.spend(input.len());
+            }
+            if !has_room {
+                self.worker.shard().rejected[Rejected::BufferedBytes as usize].add(1);
+                return Err(buffers_full().into());
+            }
             let room = input.spare();
             let room_len = room.len().min(most);
             match self.socket.read(&mut room[..room_len]) {

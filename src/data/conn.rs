@@ -30,10 +30,12 @@ fn requests(mut client: Client) -> impl Future<Output = ()> {
                 After::KeepAlive => limit = worker.shared.config.times.client_idle,
                 After::Gone => break,
                 After::Close => {
+                    client.input = None;
                     client.linger(LINGER_ANSWERED).await;
                     break;
                 }
                 After::Refused => {
+                    client.input = None;
                     client.linger(LINGER_REFUSED).await;
                     break;
                 }

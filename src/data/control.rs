@@ -62,7 +62,7 @@ impl Drop for InLane<'_> {
 pub(super) async fn relay(
     client: &mut Client,
     scratch: &mut Scratch,
-    request: &Request,
+    request: &mut Request,
     seen: Seen,
     lane: Lane,
 ) -> Result<bool, Failure> {

@@ -70,19 +70,18 @@ async fn exchange(
     let started = Instant::now();
     worker.coop.spend(0);
     worker.shard().requests.add(1);
-    let request = Request::read(client, scratch, head_len, seen).await?;
+    let mut request = Request::read(client, scratch, head_len, seen).await?;
     sabotage::strike("read", &scratch.request, request.head());
     match request.destination {
         Destination::Live | Destination::Health => {
             return control::answer(client, scratch, &request, *seen).await.map(Some);
         }
-        Destination::Control(lane) => return control::relay(client, scratch, &request, *seen, lane).await.map(Some),
+        Destination::Control(lane) => return control::relay(client, scratch, &mut request, *seen, lane).await.map(Some),
         Destination::Explain => return explain::answer(client, scratch, &request, *seen).await.map(Some),
         Destination::Routed(_) | Destination::Any => {}
     }
-    let _tenant = admission::tenant(worker, scratch, request.head())?;
     let mut plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;
-    to_backends(worker, client, scratch, &request, &mut plan, *seen, started).await.map(Some)
+    to_backends(worker, client, scratch, &mut request, &mut plan, *seen, started).await.map(Some)
 }
 
 /// Tries backends until one has answered or the attempts are used up. Another backend is tried only when none can have read
@@ -91,7 +90,7 @@ async fn to_backends(
     worker: &Rc<Worker>,
     client: &mut Client,
     scratch: &mut Scratch,
-    request: &Request,
+    request: &mut Request,
     plan: &mut Plan,
     seen: Seen,
     started: Instant,
@@ -131,8 +130,13 @@ async fn to_backends(
             started,
             dispatched: Instant::now(),
         };
-        let mut attempt =
-            Attempt { target: Target::Backend(backend), request, seen, observer: Some(observer), sent: Sent::Nothing };
+        let mut attempt = Attempt {
+            target: Target::Backend(backend),
+            request: &mut *request,
+            seen,
+            observer: Some(observer),
+            sent: Sent::Nothing,
+        };
         let run = attempt.run(client, scratch).await;
         let verdict = verdict::of(&run);
         if verdict != Verdict::Success

@@ -4,7 +4,7 @@
 //! top to bottom, with `request` (reading it), `plan` (where it goes), `admission`, `queue` and `hold` (whether it may go now),
 //! `attempt` (one backend's turn; `retry`: may it go again), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
 //! WebSocket), `forecast` and `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and
-//! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `pipes`, `lease`, `keep`,
+//! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `credit`, `pipes`, `lease`, `keep`,
 //! `deadline`, and `coop`, by which each task leaves turns to the others.
 //!
 //! Invariants: a worker waits only for its own sockets; nothing is locked, and no guard of the trie is held, across an await;
@@ -20,6 +20,7 @@ mod client;
 mod conn;
 mod control;
 mod coop;
+mod credit;
 #[allow(unsafe_code, reason = "shuts down descriptors that sockets of this worker own")]
 mod deadline;
 mod exchange;

@@ -106,8 +106,11 @@ pub(super) async fn relay(
             if splice::to_client(client, upstream, *remaining, answer.lane).await? {
                 return Ok(true);
             }
-            if *remaining >= BULK && bytes.capacity() < LARGE {
-                *bytes = Buffer::new(&client.worker.blocks, LARGE);
+            if *remaining >= BULK
+                && bytes.capacity() < LARGE
+                && let Some(large) = Buffer::try_new(&client.worker.blocks, LARGE)
+            {
+                *bytes = large;
             }
         }
         let held = bytes.len();

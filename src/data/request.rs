@@ -2,23 +2,32 @@
 
 use std::rc::Rc;
 
-use super::buffer::Buffer;
-use super::client::{Client, READ_AHEAD};
+use super::admission;
+use super::buffer::{Buffer, SMALL};
+use super::client::{Client, READ_AHEAD, buffers_full};
 use super::failure::{Failure, Refusal};
 use super::lease::Scratch;
 use super::paths::Destination;
 use super::plan;
+use crate::fleet::tenants::Tenant;
 use crate::http::chunked::Decoder;
 use crate::http::fault::Reject;
 use crate::http::forward::valid_request_id;
 use crate::http::framing::{self, BodyLength, RequestFraming};
 use crate::http::head::{Method, Name, Version};
 use crate::http::reply::CONTINUE;
+use crate::metrics::shard::Rejected;
+
+/// The largest body of a request that the router answers itself: it reads none of them.
+const CONTROL_BODY: usize = 64 << 10;
 
 pub(super) struct Request {
-    /// Exactly head and body.
+    /// Exactly head and body, or the head alone once the body was let go.
     bytes: Buffer,
     head_len: usize,
+    body_len: usize,
+    /// Its share of what its API key may have in flight.
+    _tenant: Option<Tenant<'static>>,
     pub(super) framing: RequestFraming,
     pub(super) destination: Destination,
     /// Length of the root path at the front of the target.
@@ -51,7 +60,19 @@ impl Request {
 
     /// The length to announce to the backend; a request that had no body gets none.
     pub(super) fn content_length(&self) -> Option<u64> {
-        (self.framing.body != BodyLength::None).then(|| self.body().len() as u64)
+        (self.framing.body != BodyLength::None).then_some(self.body_len as u64)
+    }
+
+    /// Whether letting the body go would free memory.
+    pub(super) fn is_large(&self) -> bool {
+        self.bytes.capacity() > SMALL && self.head_len <= SMALL && self.bytes.len() > self.head_len
+    }
+
+    /// Lets go of a body that will not be sent again.
+    pub(super) fn release_body(&mut self) {
+        if self.is_large() {
+            self.bytes.shrink(self.head_len);
+        }
     }
 
     /// Reads the rest of a request whose head is the first `head_len` bytes of the client's input.
@@ -69,16 +90,37 @@ impl Request {
         let framing = framing::request(&scratch.request, head)?;
         let (root_len, destination) = plan::place(&worker, &scratch.request, head);
         authorize(&worker.shared.config, scratch, head, destination)?;
+        // What the head refuses is refused before the body. A short one is taken all the same: then the client may go on.
+        let tenant = match destination {
+            Destination::Live | Destination::Health | Destination::Control(_) | Destination::Explain => Ok(None),
+            Destination::Routed(_) | Destination::Any => admission::tenant(&worker, scratch, head).map(Some),
+        };
+        let tenant = if is_short(&framing) { tenant } else { Ok(tenant?) };
         client.socket.no_deadline();
+        let limit = match destination {
+            Destination::Live | Destination::Health | Destination::Control(_) => {
+                worker.shared.config.max_body_bytes.min(CONTROL_BODY)
+            }
+            _ => worker.shared.config.max_body_bytes,
+        };
         let body_len = match framing.body {
             BodyLength::None => 0,
-            BodyLength::Fixed(length) => read_fixed(client, head_len, length, framing.expect_continue).await?,
-            BodyLength::Chunked => read_chunked(client, head_len, framing.expect_continue).await?,
+            BodyLength::Fixed(length) => read_fixed(client, head_len, length, limit, framing.expect_continue).await?,
+            BodyLength::Chunked => read_chunked(client, head_len, limit, framing.expect_continue).await?,
         };
         client.socket.no_deadline();
         let bytes = client.split_input(head_len + body_len);
         seen.keep_alive = framing.keep_alive;
-        Ok(Request { bytes, head_len, framing, destination, root_len })
+        Ok(Request { bytes, head_len, body_len, _tenant: tenant?, framing, destination, root_len })
+    }
+}
+
+/// No more than is read ahead anyway, and the client does not wait for a word before it sends it.
+fn is_short(framing: &RequestFraming) -> bool {
+    match framing.body {
+        BodyLength::None => true,
+        BodyLength::Fixed(length) => length <= READ_AHEAD as u64 && !framing.expect_continue,
+        BodyLength::Chunked => false,
     }
 }
 
@@ -138,24 +180,31 @@ async fn read_fixed(
     client: &mut Client,
     head_len: usize,
     length: u64,
+    limit: usize,
     expect_continue: bool,
 ) -> Result<usize, Failure> {
-    let limit = client.worker.shared.config.max_body_bytes;
     let length = usize::try_from(length).ok().filter(|&l| l <= limit).ok_or_else(|| too_large(limit))?;
+    if length > READ_AHEAD && !client.worker.blocks.have(length) {
+        client.worker.shard().rejected[Rejected::BufferedBytes as usize].add(1);
+        return Err(buffers_full().into());
+    }
     if expect_continue && client.input().len() == head_len && length > 0 {
         send_continue(client).await?;
     }
     while client.input().len() < head_len + length {
-        client.input().expect(head_len + length);
         let missing = head_len + length - client.input().len();
-        more_body(client, missing).await?;
+        more_body(client, missing, Some(head_len + length)).await?;
     }
     Ok(length)
 }
 
 /// Reads and decodes a chunked body in place, behind the head.
-async fn read_chunked(client: &mut Client, head_len: usize, expect_continue: bool) -> Result<usize, Failure> {
-    let limit = client.worker.shared.config.max_body_bytes;
+async fn read_chunked(
+    client: &mut Client,
+    head_len: usize,
+    limit: usize,
+    expect_continue: bool,
+) -> Result<usize, Failure> {
     let mut decoder = Decoder::new(&client.worker.limits);
     let mut body_len = 0;
     if expect_continue && client.input().len() == head_len {
@@ -176,13 +225,13 @@ async fn read_chunked(client: &mut Client, head_len: usize, expect_continue: boo
         }
         // What a chunk has announced and not brought; where the body ends is not known.
         let missing = usize::try_from(decoder.announced()).map_or(limit, |announced| announced - body_len);
-        more_body(client, missing).await?;
+        more_body(client, missing, None).await?;
     }
 }
 
-async fn more_body(client: &mut Client, missing: usize) -> Result<(), Failure> {
+async fn more_body(client: &mut Client, missing: usize, whole: Option<usize>) -> Result<(), Failure> {
     client.socket.read_due_in(client.worker.shared.config.times.client_body_progress);
-    if client.read_more("body", missing + READ_AHEAD).await? { Ok(()) } else { Err(Failure::ClientGone) }
+    if client.read_more("body", missing + READ_AHEAD, whole).await? { Ok(()) } else { Err(Failure::ClientGone) }
 }
 
 async fn send_continue(client: &mut Client) -> Result<(), Failure> {

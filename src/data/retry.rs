@@ -14,7 +14,6 @@ pub(super) enum Sent {
     Part,
     Whole,
     /// The whole, and its body is not kept any more.
-    #[allow(dead_code, reason = "every body is kept as long as its request may be sent again")]
     Released,
 }
 

@@ -218,6 +218,14 @@ impl Socket {
         self.drained.set(false);
     }
 
+    /// The peer's system has acknowledged all that was written. False also when that can't be told.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        let mut outstanding: libc::c_int = 0;
+        // SAFETY: the descriptor is open, and the request writes one int.
+        let asked = unsafe { libc::ioctl(self.io.as_raw_fd(), libc::TIOCOUTQ, &raw mut outstanding) };
+        asked == 0 && outstanding == 0
+    }
+
     /// Looks at what a read would bring, without taking it.
     pub(super) fn peek(&self) -> io::Result<Got> {
         match now(|| recv(self.fd(), &mut [0_u8; 1], RecvFlags::PEEK))? {

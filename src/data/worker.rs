@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::buffer::Blocks;
 use super::control::Lanes;
 use super::coop::Coop;
+use super::credit::Credit;
 use super::deadline::Deadlines;
 use super::hold::Held;
 use super::keep::Keeper;
@@ -72,7 +73,11 @@ impl Worker {
             index,
             mailboxes,
             limits: Limits { head_bytes: shared.config.max_head_bytes, ..Limits::default() },
-            blocks: Rc::default(),
+            blocks: Rc::new(Blocks::new(Credit::of(
+                &shared.buffered_bytes,
+                shared.config.max_buffered_bytes,
+                shared.config.workers,
+            ))),
             pipes: Pipes::default(),
             leases: Leases::new(shared),
             keeper: Keeper::default(),

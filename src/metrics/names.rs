@@ -151,7 +151,7 @@ metrics! {
     REFUSED_TOTAL Counter "trieway_refused_requests_total" ["status"]
         "Requests that the router answered with an error of its own, by status class.";
     REJECTED_TOTAL Counter "trieway_rejected_requests_total" ["reason"]
-        "Refused requests that were turned away because of load: queue_full, queue_timeout, key_limit or control_limit.";
+        "Refused requests that were turned away because of load: queue_full, queue_timeout, key_limit, control_limit or buffered_bytes.";
     QUEUE_DEPTH Gauge "trieway_queue_depth" []
         "Requests that wait for a backend to get below --max-inflight, or that ttft holds until one has computed others.";
     QUEUE_WAIT_SECONDS Histogram "trieway_queue_wait_seconds" []

@@ -146,11 +146,13 @@ pub enum Rejected {
     KeyLimit,
     /// The control plane has as many requests as it may.
     ControlLimit,
+    /// The buffers have no room for its body.
+    BufferedBytes,
 }
 
 impl Rejected {
-    pub const ALL: [Rejected; 4] =
-        [Rejected::QueueFull, Rejected::QueueTimeout, Rejected::KeyLimit, Rejected::ControlLimit];
+    pub const ALL: [Rejected; 5] =
+        [Rejected::QueueFull, Rejected::QueueTimeout, Rejected::KeyLimit, Rejected::ControlLimit, Rejected::BufferedBytes];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -158,6 +160,7 @@ impl Rejected {
             Rejected::QueueTimeout => "queue_timeout",
             Rejected::KeyLimit => "key_limit",
             Rejected::ControlLimit => "control_limit",
+            Rejected::BufferedBytes => "buffered_bytes",
         }
     }
 }

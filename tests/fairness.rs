@@ -218,3 +218,30 @@ fn beside_64_attackers_a_request_is_answered_within_some_rounds() {
     let half = moved[moved.len() / 2];
     assert!(half < 16 * SOME_TURNS, "{half} bytes");
 }
+
+#[test]
+fn others_have_their_turns_while_a_body_is_read_that_takes_long() {
+    let origin = origin();
+    let router = router(&origin);
+    // Parts of five bytes; no such model.
+    let parts = r#""\n","#.repeat(16 << 17);
+    let body = format!(r#"{{"model":"?","messages":[{{"content":[{parts}"x"]}}]}}"#);
+    let (sent, answered) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut meanwhile = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut attacker = router.client();
+            attacker.send_post("/v1/chat/completions", &body, "");
+            sent.store(true, SeqCst);
+            assert_eq!(attacker.response().status, 404);
+            answered.store(true, SeqCst);
+        });
+        let mut victim = router.client();
+        while !answered.load(SeqCst) {
+            let counts = sent.load(SeqCst);
+            assert_eq!(victim.post("/v1/completions", &completion("m", "hello")).status, 200);
+            meanwhile += usize::from(counts);
+        }
+    });
+    assert!(meanwhile >= 20, "{meanwhile} requests were answered while 10 MB were read");
+}

@@ -104,3 +104,34 @@ fn both_ways_of_writing_a_text_give_one_key() {
     let request = json!({ "model": "m", "messages": [{ "role": "user", "content": text }] });
     assert_eq!(key_of(request.to_string().as_bytes()), key_of(pythonic(&request).as_bytes()));
 }
+
+#[test]
+fn a_conversation_made_to_be_slow_is_keyed_by_its_beginning_in_every_turn() {
+    for message in [
+        r#"{"role":"user","content":"a few words and \n an escape"}"#,
+        r#"{"content":["\n","\n",{"type":"text","text":"one \u00e9"}]}"#,
+        r#"{"role":"user","content":[{"image_url":{"url":"\n"}}]}"#,
+    ] {
+        let turn = |messages: usize| {
+            key_of(format!(r#"{{"messages":[{}{message}]}}"#, format!("{message},").repeat(messages)).as_bytes())
+        };
+        let (short, long, longest) = (turn(1_000), turn(100_000), turn(120_000));
+        assert!(short.len() > 50 && long.len() > 3 * short.len(), "{} {}", short.len(), long.len());
+        assert_eq!(short, long[..short.len()], "{message}");
+        assert_eq!(long, longest, "the key has ended: {message}");
+    }
+    // One string is cut, too.
+    let text = |escapes: usize| {
+        key_of(
+            format!(
+                r#"{{"messages":[{{"content":"{}"}},{{"content":"{}"}}]}}"#,
+                "more\\n".repeat(escapes),
+                "x".repeat(1_000)
+            )
+            .as_bytes(),
+        )
+    };
+    let (long, longest) = (text(900_000), text(1_000_000));
+    assert_eq!(long[..10_000], longest[..10_000]);
+    assert!(longest.len() < 4_000_000 / 64, "{}", longest.len());
+}

@@ -87,7 +87,6 @@ impl Coop {
 
     /// For work without sockets: so many bytes have been worked through, at the cost of moving them. Gives way if the turn's
     /// budget is spent.
-    #[allow(dead_code, reason = "the scan of a body is to call it")]
     pub(super) async fn worked(&self, bytes: usize) {
         self.spend(bytes);
         if self.is_spent() {

@@ -13,7 +13,7 @@ use super::failure::{Failure, Refusal};
 use super::forecast::Running;
 use super::lease::Scratch;
 use super::paths::Destination;
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use super::request::{Request, Seen};
 use super::request_log;
 use super::retry::{Next, Sent};
@@ -80,6 +80,7 @@ async fn exchange(
         Destination::Explain => return explain::answer(client, scratch, &request, *seen).await.map(Some),
         Destination::Routed(_) | Destination::Any => {}
     }
+    plan::scan(worker, scratch, request.body(), request.destination).await?;
     let mut plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;
     to_backends(worker, client, scratch, &mut request, &mut plan, *seen, started).await.map(Some)
 }

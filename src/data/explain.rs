@@ -16,7 +16,7 @@ use super::failure::{Failure, Refusal};
 use super::forecast;
 use super::lease::Scratch;
 use super::paths::{Destination, destination};
-use super::plan::{Plan, Standing};
+use super::plan::{self, Plan, Standing};
 use super::request::{Request, Seen};
 use super::worker::Worker;
 use crate::fleet::snapshot::{Backend, Member, State};
@@ -93,7 +93,7 @@ pub(super) async fn answer(
     seen: Seen,
 ) -> Result<bool, Failure> {
     let keep_alive = seen.keep_alive && !client.worker.draining();
-    let body = explain(&client.worker, scratch, request)?;
+    let body = explain(&client.worker, scratch, request).await?;
     scratch.out.clear();
     let answer = reply::Answer {
         status: 200,
@@ -108,7 +108,7 @@ pub(super) async fn answer(
     Ok(keep_alive)
 }
 
-fn explain(worker: &Worker, scratch: &mut Scratch, request: &Request) -> Result<Vec<u8>, Refusal> {
+async fn explain(worker: &Worker, scratch: &mut Scratch, request: &Request) -> Result<Vec<u8>, Refusal> {
     let path = path_in_question(scratch.request.query(request.head()).unwrap_or_default());
     let destination = destination(false, true, &path);
     if !matches!(destination, Destination::Routed(_) | Destination::Any) {
@@ -118,6 +118,7 @@ fn explain(worker: &Worker, scratch: &mut Scratch, request: &Request) -> Result<
             "the router answers that path itself: it is sent to no backend",
         ));
     }
+    plan::scan(worker, scratch, request.body(), destination).await?;
     let plan = Plan::new(worker, scratch, request.head(), request.body(), destination)?;
     let decided = plan.preview(worker, scratch);
     // Once more: what policies that ask no prefixes did not look up is told as well.

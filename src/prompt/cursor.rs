@@ -3,12 +3,18 @@
 //! Knows nothing of prompts. Because the text is sound, the walk checks nothing twice; on text that is not (a body that
 //! was not the one scanned) it ends early, and never panics. Each value is stepped over or walked into once a level.
 
-use super::digits::short_number;
+use super::digits::{short_number, span_of};
 use super::escape::decode;
 use super::strings::{Span, Strings};
 
 /// Escaped names that are longer decoded mean nothing here.
 const NAME_BYTES: usize = 32;
+/// So long the longest name here can be, written with escapes alone.
+const ESCAPED_NAME_BYTES: usize = 6 * NAME_BYTES;
+/// Steps that a cursor goes at most before they are taken off its walk's work; a walk that takes more ends early.
+const MAX_STEPS: u32 = 1 << 16;
+/// Bytes and strings within a container that is stepped over that count as one.
+const CHEAP_STEPS: u32 = 8;
 /// A name that no field and no kind of part has.
 const NOBODY: &[u8] = b"\xff";
 
@@ -24,6 +30,11 @@ impl<'b> Text<'b> {
     #[inline]
     pub(super) fn decode(self, mut sink: impl FnMut(&[u8])) {
         if self.escaped { decode(self.raw, sink) } else { sink(self.raw) }
+    }
+
+    /// Its first `bytes`.
+    pub(super) fn cut(self, bytes: usize) -> Self {
+        Text { raw: &self.raw[..self.raw.len().min(bytes)], ..self }
     }
 
     /// The decoded text; `scratch` is used only when it has escapes.
@@ -55,6 +66,9 @@ pub(super) struct Name {
 impl Name {
     #[cold]
     fn set(&mut self, text: Text<'_>) -> &[u8] {
+        if text.raw.len() > ESCAPED_NAME_BYTES {
+            return NOBODY;
+        }
         let mut len = 0;
         text.decode(|piece| {
             if let Some(room) = self.bytes.get_mut(len..len + piece.len()) {
@@ -105,11 +119,26 @@ pub(super) struct Cursor<'b> {
     start: usize,
     /// The long strings that lie ahead, and such as were not asked for because they are in values that were stepped over.
     long: &'b [Span],
+    /// Members, and what was in containers that were stepped over, since they were asked for.
+    steps: u32,
 }
 
 impl<'b> Cursor<'b> {
     pub(super) fn new(value: Value<'b>) -> Self {
-        Self { text: value.raw, at: 0, strings: Strings::new(value.raw), start: value.start, long: value.long }
+        Self {
+            text: value.raw,
+            at: 0,
+            strings: Strings::new(value.raw),
+            start: value.start,
+            long: value.long,
+            steps: 0,
+        }
+    }
+
+    /// How much there was to step over since this was asked last.
+    #[inline(always)]
+    pub(super) fn take_steps(&mut self) -> u32 {
+        std::mem::take(&mut self.steps)
     }
 
     #[inline(always)]
@@ -120,9 +149,17 @@ impl<'b> Cursor<'b> {
     /// Steps over spaces and commas: in sound text, all that stands between two values.
     #[inline(always)]
     fn gap(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t' | b',')) {
+        if self.peek().is_some_and(is_gap) {
             self.at += 1;
+            if self.peek().is_some_and(is_gap) {
+                self.far_gap();
+            }
         }
+    }
+
+    #[inline(never)]
+    fn far_gap(&mut self) {
+        self.at += span_of(self.text.get(self.at..).unwrap_or_default(), is_gap);
     }
 
     /// Steps into an array or object, when one begins here.
@@ -154,6 +191,10 @@ impl<'b> Cursor<'b> {
     pub(super) fn member(&mut self) -> Option<Text<'b>> {
         self.gap();
         if self.enter(b'}') {
+            return None;
+        }
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
             return None;
         }
         let start = self.at + 1;
@@ -238,7 +279,12 @@ impl<'b> Cursor<'b> {
     #[inline(never)]
     fn container(&mut self) -> Option<()> {
         let mut depth = 0_usize;
+        let mut cheap = 0;
         loop {
+            cheap += 1;
+            if cheap > MAX_STEPS * CHEAP_STEPS {
+                return None;
+            }
             match self.peek()? {
                 b'"' => {
                     self.string()?;
@@ -250,6 +296,7 @@ impl<'b> Cursor<'b> {
             }
             self.at += 1;
             if depth == 0 {
+                self.steps += cheap / CHEAP_STEPS;
                 return Some(());
             }
         }
@@ -263,6 +310,11 @@ impl<'b> Cursor<'b> {
         // An empty scalar is no value: whoever loops over values must move forward.
         (len > 0).then_some(())
     }
+}
+
+#[inline(always)]
+fn is_gap(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\r' | b'\t' | b',')
 }
 
 #[inline(always)]

@@ -32,9 +32,17 @@ fn leading_digits(word: u64) -> usize {
 #[inline(always)]
 pub(super) fn digits_at(text: &[u8], at: usize) -> usize {
     match leading_digits(word_at(text, at)) {
-        8 => 8 + text.get(at + 8..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_digit()).count(),
+        8 => 8 + span_of(text.get(at + 8..).unwrap_or_default(), |byte| byte.is_ascii_digit()),
         len => len,
     }
+}
+
+/// How many bytes `text` begins with that are all `of` a kind, many at a time.
+pub(super) fn span_of(text: &[u8], of: impl Fn(u8) -> bool) -> usize {
+    let (blocks, _) = text.as_chunks::<LIST_BYTES>();
+    let whole = blocks.iter().take_while(|block| block.iter().fold(true, |all, &byte| all & of(byte))).count();
+    let at = whole * LIST_BYTES;
+    at + text[at..].iter().take_while(|&&byte| of(byte)).count()
 }
 
 const LIST_BYTES: usize = 64;
@@ -42,11 +50,11 @@ const LIST_BYTES: usize = 64;
 /// Steps from the first digit of a number over what is surely a list of numbers, with nothing between them but a comma
 /// or a comma and a space, and without zeros before them: to the last number's first digit, or not at all.
 #[inline(never)]
-pub(super) fn after_plain_list(text: &[u8], at: usize) -> usize {
+pub(super) fn after_plain_list(text: &[u8], at: usize, stop: usize) -> usize {
     let mut end = at;
     // At the beginning a zero has nothing before it to be told by.
     if text.get(at).is_some_and(|first| (b'1'..=b'9').contains(first)) {
-        while text.get(end..).and_then(<[u8]>::first_chunk).is_some_and(is_plain_list) {
+        while end < stop && text.get(end..).and_then(<[u8]>::first_chunk).is_some_and(is_plain_list) {
             end += LIST_BYTES;
         }
     }
@@ -119,13 +127,13 @@ mod tests {
         let list: Vec<String> = (0..90_u32).map(|i| (i * i * 37 % 50_021).to_string()).collect();
         for separator in [",", ", "] {
             let list = format!("7{separator}{}", list.join(separator)).into_bytes();
-            let whole = after_plain_list(&list, 0);
+            let whole = after_plain_list(&list, 0, usize::MAX);
             assert!(whole > list.len() - 80 && list[whole].is_ascii_digit(), "{whole}");
             for place in 0..list.len() {
                 for odd in *b"0 ,-.e]\"\xff" {
                     let mut other = list.clone();
                     other[place] = odd;
-                    let end = after_plain_list(&other, 0);
+                    let end = after_plain_list(&other, 0, usize::MAX);
                     assert!(is_list(&other[..end]), "{}", String::from_utf8_lossy(&other[..end]));
                     assert!(end == 0 || other[end].is_ascii_digit());
                 }

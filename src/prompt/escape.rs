@@ -39,6 +39,9 @@ pub(super) fn is_short(letter: u8) -> bool {
 /// Gives the decoded text to `sink` in a few large pieces. A lone surrogate becomes its three bytes in WTF-8; bytes that
 /// are not UTF-8 stay as they are.
 pub(super) fn decode(text: &[u8], mut sink: impl FnMut(&[u8])) {
+    if text.len() <= SHORT_BYTES {
+        return decode_short(text, sink);
+    }
     let mut buffer = Buffer { bytes: [0; BUFFER_BYTES], len: 0 };
     let mut done = 0;
     while let Some((base, marks)) = next_marks::<b'\\', b'\\'>(text, done) {
@@ -56,6 +59,46 @@ pub(super) fn decode(text: &[u8], mut sink: impl FnMut(&[u8])) {
     }
     sink(buffer.take());
     sink(text.get(done..).unwrap_or_default());
+}
+
+/// Texts up to this length are decoded byte by byte: to set a buffer up would take longer.
+const SHORT_BYTES: usize = 32;
+
+fn decode_short(text: &[u8], mut sink: impl FnMut(&[u8])) {
+    // Room for the four bytes of a code point at the end.
+    let mut bytes = [0; SHORT_BYTES + 4];
+    let (mut len, mut at) = (0, 0);
+    while let Some(&byte) = text.get(at) {
+        if byte != b'\\' {
+            bytes[len % SHORT_BYTES] = byte;
+            (len, at) = (len + 1, at + 1);
+        } else if text.get(at + 1) == Some(&b'u') {
+            let Some((code, end)) = code_at(text, at + 2) else { break };
+            let (utf8, count) = encode(code);
+            if let Some(room) = bytes.get_mut(len..).and_then(<[u8]>::first_chunk_mut) {
+                *room = utf8;
+            }
+            (len, at) = (len + count, end);
+        } else {
+            let letter = text.get(at + 1).copied().unwrap_or_default();
+            bytes[len % SHORT_BYTES] = MEANING[usize::from(letter)];
+            (len, at) = (len + 1, at + 2);
+        }
+    }
+    sink(&bytes[..len.min(SHORT_BYTES)]);
+}
+
+/// The code point that the digits of a `\u` at `at` write, with those of the other half of a pair, and where they end.
+#[inline(always)]
+fn code_at(text: &[u8], at: usize) -> Option<(u32, usize)> {
+    let unit = hex_unit(text, at)?;
+    if (0xd800..0xdc00).contains(&unit)
+        && text.get(at + 4..at + 6) == Some(b"\\u")
+        && let Some(low @ 0xdc00..0xe000) = hex_unit(text, at + 6)
+    {
+        return Some((0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00), at + 10));
+    }
+    Some((unit, at + 4))
 }
 
 /// Decoded bytes on their way to the sink, so that it is not called for each stretch between two escapes.
@@ -136,16 +179,9 @@ impl Buffer {
 
     /// Decodes the digits of a `\u` at `at`, with those of the other half of a pair; answers where they end.
     fn unicode(&mut self, text: &[u8], at: usize) -> usize {
-        let Some(unit) = hex_unit(text, at) else { return text.len() };
-        if (0xd800..0xdc00).contains(&unit)
-            && text.get(at + 4..at + 6) == Some(b"\\u")
-            && let Some(low @ 0xdc00..0xe000) = hex_unit(text, at + 6)
-        {
-            self.code_point(0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00));
-            return at + 10;
-        }
-        self.code_point(unit);
-        at + 4
+        let Some((code, end)) = code_at(text, at) else { return text.len() };
+        self.code_point(code);
+        end
     }
 
     fn code_point(&mut self, code: u32) {

@@ -2,10 +2,13 @@
 //!
 //! Two liberties, both those of Python's `json`, which most engines read with: `NaN`, `Infinity` and `-Infinity` are
 //! numbers, and control characters or bytes that are not UTF-8 inside a string are left to the engine. Invariant: every
-//! step moves forward, so that time is linear; a pass that returns `None` stands at the fault.
+//! step moves forward, so that time is linear; a pass that returns `None` stands at the fault, or has paused.
+//!
+//! A pass may be told where to stop. It then pauses before the next element of a container or within a long string, and
+//! another pass goes on with the element: what it has to do again are two strings at most, of which it knows the ends.
 
-use super::digits::{after_plain_list, digits_at};
-use super::strings::{Span, Strings};
+use super::digits::{after_plain_list, digits_at, span_of};
+use super::strings::{Halt, Span, Strings, Within};
 
 /// Deeper nesting is refused, as RFC 8259 §9 allows. Python's `json` gives up earlier.
 pub(super) const MAX_DEPTH: usize = 16 * 1024;
@@ -22,7 +25,26 @@ pub(super) struct Nest {
     in_brace: bool,
 }
 
+/// Where a pass has paused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pause {
+    /// The string that has not ended yet begins here, and how far it is known.
+    string: Option<(usize, Within)>,
+}
+
+impl Pause {
+    /// How far the string is known; 0 when it is not in one.
+    pub(super) fn at(&self) -> usize {
+        self.string.map_or(0, |(_, within)| within.at)
+    }
+}
+
 impl Nest {
+    /// Nothing is open.
+    pub(super) fn begin(&mut self) {
+        self.depth = 0;
+    }
+
     fn push(&mut self, brace: bool) -> Option<()> {
         if self.depth == MAX_DEPTH {
             return None;
@@ -52,19 +74,41 @@ impl Nest {
     }
 }
 
-/// All methods are inlined into the one pass, so that the position is a local value of it.
-pub(super) struct Grammar<'b, 'l> {
+/// All methods are inlined into the one pass, so that the position is a local value of it. Only where it is `SLICED` does it
+/// look for the place to stop.
+pub(super) struct Grammar<'b, 'l, const SLICED: bool> {
     body: &'b [u8],
     pub(super) at: usize,
     strings: &'l mut Strings<'b>,
     /// The long strings so far, in their order.
     long: &'l mut Vec<Span>,
+    stop: usize,
+    /// Where the pass before has paused.
+    before: Option<Pause>,
+    /// Where this one has.
+    pub(super) paused: Option<Pause>,
 }
 
-impl<'b, 'l> Grammar<'b, 'l> {
+impl<'b, 'l, const SLICED: bool> Grammar<'b, 'l, SLICED> {
     #[inline(always)]
     pub(super) fn new(body: &'b [u8], strings: &'l mut Strings<'b>, long: &'l mut Vec<Span>) -> Self {
-        Self { body, at: 0, strings, long }
+        Self { body, at: 0, strings, long, stop: usize::MAX, before: None, paused: None }
+    }
+
+    /// Goes on from `at`, where the pass before has paused, and pauses soon after `stop`.
+    #[inline(always)]
+    pub(super) fn between(self, at: usize, before: Option<Pause>, stop: usize) -> Self {
+        Self { at, before, stop, ..self }
+    }
+
+    /// Is it time to pause? To be asked before an element.
+    #[inline(always)]
+    pub(super) fn pauses(&mut self) -> bool {
+        if !SLICED || self.at < self.stop {
+            return false;
+        }
+        self.paused = Some(Pause::default());
+        true
     }
 
     #[inline(always)]
@@ -118,7 +162,18 @@ impl<'b, 'l> Grammar<'b, 'l> {
             return Some(false);
         }
         let start = self.at - 1;
-        match self.strings.end(self.at, true) {
+        let mut known = Within { at: self.at, escaped: false };
+        if SLICED && let Some(before) = self.before {
+            match (before.string, self.long.last()) {
+                (_, Some(long)) if long.start == start => {
+                    self.at = long.end;
+                    return Some(long.escaped);
+                }
+                (Some((string, within)), _) if string == start => known = within,
+                _ => {}
+            }
+        }
+        match self.strings.end_from::<SLICED>(known, true, self.stop) {
             Ok((end, escaped)) => {
                 self.at = end + 1;
                 if self.at - start >= LONG_BYTES {
@@ -126,45 +181,66 @@ impl<'b, 'l> Grammar<'b, 'l> {
                 }
                 Some(escaped)
             }
-            Err(fault) => {
+            Err(Halt::Endless) => None,
+            Err(Halt::Fault(fault)) => {
                 self.at = fault;
+                None
+            }
+            Err(Halt::Paused(within)) => {
+                self.paused = Some(Pause { string: Some((start, within)) });
                 None
             }
         }
     }
 
-    /// Steps over one value of any depth; answers whether it is a string with escapes.
+    /// Steps over one value that is no container; answers whether it is a string with escapes.
     #[inline(always)]
-    pub(super) fn value(&mut self, nest: &mut Nest) -> Option<bool> {
+    pub(super) fn simple_value(&mut self) -> Option<bool> {
         match self.peek()? {
             b'"' => self.string(),
-            b'{' | b'[' => self.container(nest).map(|()| false),
             _ => self.scalar().map(|()| false),
         }
     }
 
+    /// Steps over a container for which `nest` has begun, or goes on in the one in which the pass before has paused.
     #[inline(always)]
-    fn container(&mut self, nest: &mut Nest) -> Option<()> {
-        nest.depth = 0;
+    pub(super) fn container(&mut self, nest: &mut Nest) -> Option<()> {
         loop {
-            match self.peek()? {
-                b'"' => self.string().map(|_| ())?,
-                bracket @ (b'{' | b'[') => {
-                    if self.open(bracket == b'{', nest)? {
-                        continue;
+            let (at, depth, in_brace) = (self.at, nest.depth, nest.in_brace);
+            match self.element(nest) {
+                Some(true) => return Some(()),
+                Some(false) => {}
+                None => {
+                    if SLICED && self.paused.is_some() {
+                        (self.at, nest.depth, nest.in_brace) = (at, depth, in_brace);
                     }
+                    return None;
                 }
-                _ => {
-                    if nest.innermost() == Some(false) {
-                        self.at = after_plain_list(self.body, self.at);
-                    }
-                    self.scalar()?;
-                }
-            }
-            if self.close(nest)? {
-                return Some(());
             }
         }
+    }
+
+    /// Steps over the beginning of a value, or a whole one and what closes behind it. True when no bracket is left open.
+    #[inline(always)]
+    fn element(&mut self, nest: &mut Nest) -> Option<bool> {
+        if self.pauses() {
+            return None;
+        }
+        match self.peek()? {
+            b'"' => self.string().map(|_| ())?,
+            bracket @ (b'{' | b'[') => {
+                if self.open(bracket == b'{', nest)? {
+                    return Some(false);
+                }
+            }
+            _ => {
+                if nest.innermost() == Some(false) {
+                    self.at = after_plain_list(self.body, self.at, self.stop);
+                }
+                self.scalar()?;
+            }
+        }
+        self.close(nest)
     }
 
     /// Steps over an opening bracket; answers whether a value follows (an empty pair is a value by itself).
@@ -246,6 +322,5 @@ impl<'b, 'l> Grammar<'b, 'l> {
 
 /// Where the space that begins at `at` ends.
 fn after_space(body: &[u8], at: usize) -> usize {
-    let space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
-    body.iter().skip(at).position(|byte| !space(byte)).map_or(body.len(), |len| at + len)
+    at + span_of(body.get(at..).unwrap_or_default(), |byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t'))
 }

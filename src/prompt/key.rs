@@ -155,6 +155,7 @@ fn list<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>) -> Option<()> 
     }
     let mut in_tokens = false;
     while cursor.element() {
+        out.spend(1 + cursor.take_steps())?;
         match cursor.peek()? {
             b'"' => {
                 out.tag(tag);

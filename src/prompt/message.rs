@@ -20,6 +20,7 @@ pub(super) fn messages<'b>(out: &mut Writer<'_, 'b>, value: Value<'b>) -> Option
         } else {
             cursor.value()?;
         }
+        out.spend(1 + cursor.take_steps())?;
     }
     Some(())
 }
@@ -94,6 +95,7 @@ fn parts<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) 
             b'{' => part(out, tag, value, outer)?,
             _ => {}
         }
+        out.spend(1 + cursor.take_steps())?;
     }
     Some(())
 }
@@ -136,13 +138,14 @@ fn part<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -
     let mut cursor = Cursor::new(value);
     cursor.enter(b'{');
     let part = Part::read(&mut cursor)?;
+    out.spend(cursor.take_steps())?;
     let kind = part.kind.and_then(Value::text).unwrap_or(Text { raw: b"", escaped: false });
     if let Some(text) = part.text.and_then(Value::text) {
         out.text(tag, text);
     } else if let Some(text) = part.thinking.and_then(Value::text) {
         out.text(Tag::Reasoning, text);
     } else if let Some(media) = part.media {
-        if let Some(payload) = payload(media) {
+        if let Some(payload) = payload(out, media) {
             out.digest(kind, payload);
         }
     } else if let Some(input) = part.input {
@@ -161,7 +164,7 @@ fn part<'b>(out: &mut Writer<'_, 'b>, tag: Tag, value: Value<'b>, outer: bool) -
 
 /// The URL or data that an image, a sound or a file is given by; all of an object that has neither. `None` for what
 /// says nothing.
-fn payload(media: Value<'_>) -> Option<Text<'_>> {
+fn payload<'b>(out: &mut Writer<'_, '_>, media: Value<'b>) -> Option<Text<'b>> {
     if let Some(text) = media.text() {
         return (!text.raw.is_empty()).then_some(text);
     }
@@ -176,6 +179,8 @@ fn payload(media: Value<'_>) -> Option<Text<'_>> {
             found = value.text().or(found);
         }
     }
+    // The next step asks whether there is any left.
+    let _ = out.spend(cursor.take_steps());
     found.or((members > 0).then_some(Text { raw: media.raw, escaped: false }))
 }
 

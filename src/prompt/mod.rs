@@ -9,7 +9,8 @@
 //!
 //! **Must not know** sockets, clocks, the trie, models or backends: bytes in, hashes out.
 //!
-//! **Invariants.** Time is linear in the body whatever its content; depth of nesting costs no stack. A key is never an
+//! **Invariants.** Time is linear in the body whatever its content, the scan can be made in steps, and the key takes a bounded
+//! amount of work beside the hashing; depth of nesting costs no stack. A key is never an
 //! error: content that nobody can key adds nothing, and a body that is not JSON has no key at all. Turn n + 1 of a
 //! conversation extends the key of turn n.
 
@@ -35,5 +36,5 @@ mod writer;
 pub use chunks::{Chunks, DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES};
 pub use key::{Endpoint, key};
 pub use namespace::namespace;
-pub use scan::{NotObject, Scan};
+pub use scan::{NotObject, Progress, Scan};
 pub use secret::{HashKeys, HashSeed, UNKEYED};

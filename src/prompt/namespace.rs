@@ -12,6 +12,9 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 const SPLITTERS: [Field; 6] =
     [Field::LoraName, Field::LoraPath, Field::Lora, Field::AdapterId, Field::CacheSalt, Field::ExtraKey];
 
+/// Longer texts are hashed as they stand, whether they have escapes or not.
+const MAX_DECODED: usize = 64 << 10;
+
 /// The seed for [`Chunks::start`](super::Chunks::start). `model` is the name after aliases are resolved; an empty or
 /// null salt or LoRA name is an absent one.
 pub fn namespace(process_seed: u64, model: &[u8], scan: &Scan, body: &[u8], endpoint: Endpoint) -> u64 {
@@ -34,9 +37,9 @@ fn chain(link: u64, field: Field, value: Value<'_>) -> u64 {
     }
 }
 
-/// Hash of the decoded text.
+/// Hash of the decoded text, unless it is long.
 pub(super) fn text_hash(text: Text<'_>, seed: u64) -> u64 {
-    if !text.escaped {
+    if !text.escaped || text.raw.len() > MAX_DECODED {
         return xxh3_64_with_seed(text.raw, seed);
     }
     let mut hasher = Xxh3::with_seed(seed);

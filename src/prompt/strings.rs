@@ -15,6 +15,25 @@ pub(super) struct Span {
     pub(super) escaped: bool,
 }
 
+/// Why a search has not found the end of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// Here stands an escape that is none.
+    Fault(usize),
+    /// No quote follows.
+    Endless,
+    /// It may go on from here.
+    Paused(Within),
+}
+
+/// A place within a string up to which it has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Within {
+    pub(super) at: usize,
+    /// Escapes stand before.
+    pub(super) escaped: bool,
+}
+
 /// A search of which the marks are kept from one string to the next.
 pub(super) struct Strings<'b> {
     text: &'b [u8],
@@ -54,12 +73,24 @@ impl<'b> Strings<'b> {
 
     /// The same for any string, after `near_end` did not find it: the quote's position, and whether escapes stand before
     /// it. `Err` at the first escape that is none, when they are checked, or at `start` when no quote follows.
+    pub(super) fn end(&mut self, start: usize, checked: bool) -> Result<(usize, bool), Halt> {
+        self.end_from::<false>(Within { at: start, escaped: false }, checked, usize::MAX)
+    }
+
+    /// The same from a place within the string on. Where it is `SLICED` it pauses at the first escape from `stop` on.
     #[inline(never)]
-    pub(super) fn end(&mut self, start: usize, checked: bool) -> Result<(usize, bool), usize> {
-        let (mut at, mut escaped) = (start, false);
+    pub(super) fn end_from<const SLICED: bool>(
+        &mut self,
+        Within { mut at, mut escaped }: Within,
+        checked: bool,
+        stop: usize,
+    ) -> Result<(usize, bool), Halt> {
         loop {
+            if SLICED && at >= stop {
+                return Err(Halt::Paused(Within { at, escaped }));
+            }
             if !self.covers(at) {
-                (self.base, self.marks) = next_marks::<b'"', b'\\'>(self.text, at).ok_or(start)?;
+                (self.base, self.marks) = next_marks::<b'"', b'\\'>(self.text, at).ok_or(Halt::Endless)?;
                 at = self.base;
             }
             // The marks from `at` on.
@@ -75,7 +106,7 @@ impl<'b> Strings<'b> {
             };
             match end {
                 End::Quote(place) => return Ok((self.base + place, escaped || first(marks) < place)),
-                End::Fault(place) => return Err(self.base + place),
+                End::Fault(place) => return Err(Halt::Fault(self.base + place)),
                 End::Behind(place) => at = self.base + place,
             }
             escaped = true;
@@ -123,8 +154,13 @@ mod tests {
     use super::*;
 
     fn ends(text: &[u8], at: usize) -> Result<(usize, bool), usize> {
+        let fault = |halt| match halt {
+            Halt::Fault(at) => at,
+            Halt::Endless => at,
+            Halt::Paused(_) => unreachable!("nobody asked"),
+        };
         let mut strings = Strings::new(text);
-        strings.near_end(at).map_or_else(|| strings.end(at, true), |end| Ok((end, false)))
+        strings.near_end(at).map_or_else(|| strings.end(at, true).map_err(fault), |end| Ok((end, false)))
     }
 
     #[test]

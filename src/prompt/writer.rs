@@ -15,6 +15,13 @@ const ROLE_BYTES: usize = 12;
 /// So many token ids are fed at once.
 const TOKENS: usize = 128;
 
+/// Work for one key: what is stepped over, one for each value and name. Some thousand messages take a part of it; a body made to
+/// be slow is keyed by its beginning.
+const WORK: u32 = 1 << 16;
+/// Bytes of text with escapes, and token ids, that are as much work as a value.
+const ESCAPED_BYTES: usize = 64;
+const IDS: usize = 16;
+
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -36,11 +43,20 @@ pub(super) struct Writer<'c, 'b> {
     chunks: &'c mut Chunks,
     /// The role of a message that has added nothing yet; `Some(None)` when it has none.
     role: Option<Option<Text<'b>>>,
+    /// What is left of [`WORK`].
+    work: u32,
 }
 
 impl<'c, 'b> Writer<'c, 'b> {
     pub(super) fn new(chunks: &'c mut Chunks) -> Self {
-        Self { chunks, role: None }
+        Self { chunks, role: None, work: WORK }
+    }
+
+    /// Takes so many steps off what is left; `None` when there is nothing left: then the key ends.
+    #[inline(always)]
+    pub(super) fn spend(&mut self, steps: u32) -> Option<()> {
+        self.work = self.work.saturating_sub(steps);
+        (self.work > 0).then_some(())
     }
 
     /// A message begins; its role is written with its first piece.
@@ -88,7 +104,15 @@ impl<'c, 'b> Writer<'c, 'b> {
 
     /// Decoded text without a tag.
     pub(super) fn bare(&mut self, text: Text<'_>) {
+        let text = if text.escaped { self.affordable(text) } else { text };
         text.decode(|piece| self.chunks.feed(piece));
+    }
+
+    /// As much of a text with escapes as there is work left for.
+    fn affordable<'t>(&mut self, text: Text<'t>) -> Text<'t> {
+        let most = self.work as usize * ESCAPED_BYTES;
+        self.work = self.work.saturating_sub((text.raw.len() / ESCAPED_BYTES) as u32);
+        Text { raw: &text.raw[..text.raw.len().min(most)], ..text }
     }
 
     /// JSON as it stands.
@@ -116,6 +140,9 @@ impl<'c, 'b> Writer<'c, 'b> {
                 len += 4;
             }
             self.chunks.feed(&bytes);
+            if self.spend((TOKENS / IDS) as u32).is_none() {
+                return;
+            }
         }
     }
 }

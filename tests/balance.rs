@@ -75,7 +75,13 @@ fn bursts_are_spread(policy: &str, most: usize) {
     for workers in [1, 2, 4, 8, 16] {
         let gate = Arc::new(Gate::default());
         let origins = gate.origins(4);
-        let flags = ["--routing-logic", policy, "--workers", &workers.to_string()];
+        let mut flags = vec!["--routing-logic", policy];
+        let count = workers.to_string();
+        flags.extend(["--workers", &count]);
+        if workers == 16 {
+            // So many rings may be more than the memory that a user can lock.
+            flags.extend(["--io", "auto"]);
+        }
         let router = Router::in_front_of(&urls(&origins), &flags);
         let mut clients: Vec<Client> = (0..BURST).map(|_| router.client()).collect();
         for number in 0..8 {
@@ -186,6 +192,7 @@ fn a_backend_that_was_away_gets_its_share_of_the_fallback_again() {
     // Who finds it gone goes elsewhere; so the others get all of it.
     let got = next(&router, &origins, 300);
     assert_eq!(got.iter().sum::<usize>(), 300);
+    eventually("that is known", || !is_up(&router, &format!("http://{address}")));
     origins.insert(0, gate.origin(|models, handler| Origin::start_at(address, models, handler)));
     eventually("it is up", || is_up(&router, &origins[0].url()));
     let got = next(&router, &origins, 120);

@@ -23,7 +23,7 @@ fn engine() -> (Origin, Sender<()>) {
 }
 
 fn router(origin: &Origin, flags: &[&str]) -> Router {
-    Router::in_front_of(&[origin.url()], &[&["--routing-logic", "ttft", "--workers", "1"], flags].concat())
+    Router::in_front_of(&[origin.url()], &[&["--routing-logic", "ttft"], flags].concat())
 }
 
 /// Prompts of so many KB, the name of each in front.
@@ -48,25 +48,34 @@ fn held(router: &Router) -> f64 {
     router.metric("trieway_queue_depth")
 }
 
+/// The order is that of urgency over all workers: time waited over the time that the prompt takes.
 #[test]
-fn a_short_prompt_overtakes_a_long_one_that_is_held() {
-    let (origin, go) = engine();
-    let router = router(&origin, &[]);
-    let mut clients = vec![ask(&router, 'a', 400, true)];
-    eventually("the engine computes", || got(&origin) == "a");
-    for (name, kilobytes) in [('b', 400), ('c', 100)] {
-        clients.push(ask(&router, name, kilobytes, true));
-        eventually("it is held", || held(&router) == clients.len() as f64 - 1.0);
+fn a_short_prompt_overtakes_a_long_one_that_is_held_whatever_workers_have_them() {
+    for workers in ["1", "2", "8"] {
+        let (origin, go) = engine();
+        let router = router(&origin, &["--workers", workers]);
+        let mut clients = vec![ask(&router, 'a', 400, true)];
+        eventually("the engine computes", || got(&origin) == "a");
+        let mut hold = |name, kilobytes| {
+            clients.push(ask(&router, name, kilobytes, true));
+            eventually("it is held", || held(&router) == clients.len() as f64 - 1.0);
+        };
+        let since = Instant::now();
+        hold('b', 400);
+        hold('c', 100);
+        // So that the short one has waited for at least half as long as the long one, which takes more than four times as long.
+        std::thread::sleep(since.elapsed());
+        assert_eq!(got(&origin), "a");
+        for sent in 1..=3 {
+            go.send(()).expect("the engine lives");
+            eventually("the next one goes", || got(&origin).len() == (sent + 1).min(3));
+        }
+        clients.iter_mut().for_each(|client| assert_eq!(client.response().status, 200));
+        assert_eq!((got(&origin).as_str(), held(&router)), ("acb", 0.0), "{workers} workers");
+        assert_eq!(router.metric("trieway_queue_wait_seconds_count"), 2.0);
+        let lookups = router.metric("trieway_trie_lookups_total");
+        assert!(lookups <= 5.0, "{lookups} look-ups of three requests, of which two may have waited for a second");
     }
-    assert_eq!(got(&origin), "a");
-    go.send(()).expect("the engine lives");
-    eventually("the next one goes", || got(&origin).len() == 2);
-    for _ in 0..2 {
-        go.send(()).expect("the engine lives");
-    }
-    clients.iter_mut().for_each(|client| assert_eq!(client.response().status, 200));
-    assert_eq!((got(&origin).as_str(), held(&router)), ("acb", 0.0));
-    assert_eq!(router.metric("trieway_queue_wait_seconds_count"), 2.0);
 }
 
 #[test]

@@ -206,6 +206,7 @@ fn counters_are_the_traffic_that_there_was() {
     page.is_within("trieway_worker_open_connections", &["worker=\"0\""], 1.0, 3.0);
     // Once each prompt with at least a chunk.
     page.is_within("trieway_trie_inserts_total", &[], 1.0, 4.0);
+    page.is("trieway_trie_lookups_total", &[], 4.0);
     page.is("trieway_trie_chunks", &[], 4.0);
     page.is("trieway_trie_nodes", &[], 1.0);
     page.is("trieway_trie_limit_bytes", &[], f64::from(512 << 20));

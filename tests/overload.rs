@@ -88,55 +88,65 @@ fn no_backend_gets_more_than_its_limit_and_all_who_wait_are_served() {
     at_rest.is_back(&router);
 }
 
+/// One order over all workers: whose request ends decides nothing.
 #[test]
-fn who_waits_is_served_in_order_and_a_newcomer_does_not_overtake() {
-    let gate = Arc::new(Gate::default());
-    let origin = gated(&gate);
-    let router = Router::in_front_of(&[origin.url()], &["--max-inflight", "1", "--workers", "1"]);
-    let mut clients: Vec<_> = (0..8)
-        .map(|number| {
-            let client = send(&router, &number.to_string());
-            eventually("it is in flight or waits", || {
-                origin.count() as f64 + waiting(&router) == f64::from(number + 1)
-            });
-            client
-        })
-        .collect();
-    for served in 1..=8 {
+fn who_waits_is_served_in_order_whatever_worker_has_it_and_a_newcomer_does_not_overtake() {
+    const REQUESTS: usize = 24;
+    for workers in ["1", "2", "8"] {
+        let gate = Arc::new(Gate::default());
+        let origin = gated(&gate);
+        let router = Router::in_front_of(&[origin.url()], &["--max-inflight", "1", "--workers", workers]);
+        let mut clients: Vec<_> = (0..REQUESTS)
+            .map(|number| {
+                let client = send(&router, &number.to_string());
+                eventually("it is in flight or waits", || {
+                    origin.count() as f64 + waiting(&router) == (number + 1) as f64
+                });
+                client
+            })
+            .collect();
+        for served in 1..=REQUESTS {
+            gate.release(1);
+            eventually("the next one is sent", || origin.count() == (served + 1).min(REQUESTS));
+            // Each meets a place that was given to another one.
+            if served == REQUESTS / 2 {
+                clients.push(send(&router, &REQUESTS.to_string()));
+                eventually("it waits", || waiting(&router) == (REQUESTS - served) as f64);
+            }
+        }
         gate.release(1);
-        eventually("the next one is sent", || origin.count() == (served + 1).min(8));
+        for client in &mut clients {
+            assert_eq!(client.response().status, 200);
+        }
+        assert_eq!(order(&origin), (0..=REQUESTS).collect::<Vec<_>>(), "{workers} workers");
     }
-    for client in &mut clients {
-        assert_eq!(client.response().status, 200);
-    }
-    assert_eq!(order(&origin), (0..8).collect::<Vec<_>>());
 }
 
-/// With one request in flight at a time, the worker that has it could serve its own queue for ever.
+/// A release at another model's backend is nothing to those that wait, and neither is one after which others go.
 #[test]
-fn requests_at_one_worker_do_not_starve_behind_those_at_another() {
-    const REQUESTS: usize = 24;
-    let origin = Origin::start(&["m"], |peer, _| {
-        std::thread::sleep(Duration::from_millis(70));
-        peer.send(ok("{}"))
-    });
-    let router = Router::in_front_of(&[origin.url()], &["--max-inflight", "1", "--workers", "2"]);
-    let mut clients: Vec<_> = (0..REQUESTS)
-        .map(|number| {
-            std::thread::sleep(Duration::from_millis(40));
-            send(&router, &number.to_string())
-        })
-        .collect();
-    for client in &mut clients {
-        assert_eq!(client.response().status, 200);
-    }
-    let order = order(&origin);
-    let accepted: Vec<f64> = (0..2)
-        .map(|worker| router.metric(&format!("trieway_worker_accepted_connections_total{{worker=\"{worker}\"}}")))
-        .collect();
-    assert!(accepted.iter().all(|&n| n > 4.0), "both workers have some: {accepted:?}");
-    for (place, &number) in order.iter().enumerate() {
-        assert!(place.abs_diff(number) <= 2, "request {number} came as number {place}: {order:?}");
+fn who_waits_asks_the_trie_once_whatever_goes_on_beside_it() {
+    for workers in ["1", "2"] {
+        let gate = Arc::new(Gate::default());
+        let busy = gated(&gate);
+        let free = Origin::start(&["other"], |peer, _| peer.send(ok("{}")));
+        let router = Router::in_front_of(&[busy.url(), free.url()], &["--max-inflight", "1", "--workers", workers]);
+        let lookups = || router.metric("trieway_trie_lookups_total");
+        let mut clients: Vec<_> = (0..9).map(|number| send(&router, &text(number, 100_000))).collect();
+        eventually("eight wait", || waiting(&router) == 8.0);
+        let before = lookups();
+        assert!(before <= 9.0, "{before}");
+        let mut other = router.client();
+        for number in 0..200 {
+            assert_eq!(other.post("/v1/completions", &completion("other", &text(100 + number, 200))).status, 200);
+        }
+        assert_eq!(lookups() - before, 200.0, "{workers} workers");
+        gate.release(9);
+        for client in &mut clients {
+            assert_eq!(client.response().status, 200);
+        }
+        // Once more after a wait of more than a second.
+        let waiters = lookups() - 200.0;
+        assert!((9.0..=18.0).contains(&waiters), "{workers} workers: {waiters} look-ups of nine requests");
     }
 }
 

@@ -289,6 +289,7 @@ fn workers(writer: &mut Writer, plane: &Plane) {
     writer.family(&names::CONTROL_RENDERS_TOTAL).count(&[], plane.renders.load(Relaxed));
     writer.family(&names::PANICS_TOTAL).count(&[], sum(|shard| &shard.panics));
     writer.family(&names::ACCEPT_ERRORS_TOTAL).count(&[], sum(|shard| &shard.accept_errors));
+    writer.family(&names::TRIE_LOOKUPS_TOTAL).count(&[], sum(|shard| &shard.lookups));
 }
 
 fn overload(writer: &mut Writer, plane: &Plane) {

@@ -4,14 +4,14 @@
 //! counted at its key from before it waits on.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use super::call::Call;
 use super::client::Client;
 use super::failure::{Failure, Refusal};
-use super::hold::Seat;
 use super::lease::Scratch;
+use super::pending::Call;
+use super::place::{Place, released, releases};
 use super::plan::{Choice, Chosen, Plan};
-use super::queue::Place;
 use super::worker::Worker;
 use crate::fleet::load::InFlight;
 use crate::fleet::tenants::Tenant;
@@ -26,9 +26,17 @@ pub(super) struct Admitted<'a> {
     /// Present until dropped.
     in_flight: Option<InFlight<'a>>,
     worker: &'a Worker,
+    slot: u16,
+    /// Where it has waited.
+    place: Option<Place>,
 }
 
 impl Admitted<'_> {
+    /// All that others look at is counted: the next one that waits may look.
+    pub(super) fn goes(&mut self) {
+        self.place = None;
+    }
+
     /// The first byte of the answer is here.
     pub(super) fn first_byte(&mut self) {
         if let Some(in_flight) = &mut self.in_flight {
@@ -40,9 +48,10 @@ impl Admitted<'_> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         // In this order: who is called must find the room.
+        releases(self.worker, self.slot);
         self.in_flight = None;
-        self.worker.queue.call_next();
-        self.worker.held.stir(self.worker);
+        self.goes();
+        released(self.worker, self.slot);
     }
 }
 
@@ -85,49 +94,59 @@ pub(super) async fn admit<'w>(
     body_bytes: u64,
 ) -> Result<Option<(Choice, Admitted<'w>)>, Failure> {
     let mut place: Option<Place> = None;
-    let mut seat: Option<Seat> = None;
-    let mut may_hold = worker.shared.config.routing.ttft.hold_s > 0.0;
+    let config = &worker.shared.config;
+    let most_held = Duration::from_secs_f64(config.routing.ttft.hold_s);
+    let mut may_hold = !most_held.is_zero();
     loop {
         // Who has waited for its place takes it: held now, it would stand before others in the queue.
-        let held_s = (may_hold && place.is_none()).then(|| seat.as_ref().map_or(0.0, Seat::waited_s));
-        match plan.choose(worker, scratch, tried, place.as_ref().map(Place::since_us), held_s) {
-            Chosen::Nobody => return Ok(None),
-            Chosen::Backend(choice) => {
-                let (shared, slot) = (worker.shared, plan.snapshot.backend(choice.member).slot);
-                let limit = shared.config.overload.inflight_per_backend;
+        let is_queued = place.as_ref().is_some_and(Place::is_queued);
+        let held_s = (may_hold && !is_queued).then(|| place.as_ref().map_or(0.0, Place::waited_s));
+        match (plan.choose(worker, scratch, tried, place.as_ref().map(Place::ticket), held_s), &mut place) {
+            (Chosen::Nobody, _) => return Ok(None),
+            (Chosen::Backend(_), Some(place)) if place.is_overtaken() => {}
+            (Chosen::Backend(choice), _) => {
+                let slot = plan.snapshot.backend(choice.member).slot;
+                let limit = config.overload.inflight_per_backend;
                 // Another worker may have been faster; then the next choice sees that.
-                if let Some(in_flight) = shared.fleet.begin(worker.index, slot, body_bytes, limit) {
-                    return Ok(Some((choice, Admitted { in_flight: Some(in_flight), worker })));
+                if let Some(in_flight) = worker.shared.fleet.begin(worker.index, slot, body_bytes, limit) {
+                    return Ok(Some((choice, Admitted { in_flight: Some(in_flight), worker, slot, place })));
                 }
                 continue;
             }
-            Chosen::Held(cold_s) => {
-                match &seat {
-                    Some(seat) => seat.pass_on(),
-                    None => seat = Seat::take(worker, cold_s),
-                }
-                may_hold = match &seat {
-                    Some(seat) => client.or_gone(seat.called()).await? == Call::Look,
-                    None => false,
-                };
-                if !plan.renew(worker) {
-                    return Ok(None);
-                }
+            (Chosen::Held(_), Some(place)) => place.stays(),
+            // From each of these on it would be called; a look at what has happened before.
+            (Chosen::Held(cold_s), None) => {
+                place = Place::hold(worker, plan.slots(tried), cold_s);
+                may_hold = place.is_some();
                 continue;
             }
-            Chosen::AllBusy => seat = None,
+            (Chosen::AllBusy, None) => {
+                place = Some(Place::queue(worker, plan.slots(tried)).ok_or_else(|| queue_full(worker))?);
+                continue;
+            }
+            (Chosen::AllBusy, Some(place)) if !is_queued => {
+                place.becomes_queued();
+                continue;
+            }
+            (Chosen::AllBusy, Some(_)) => {}
         }
-        if place.is_none() {
-            place = Some(Place::take(worker, plan.model_identity()).ok_or_else(|| queue_full(worker))?);
-        }
-        if let Some(place) = &place {
-            place.want(plan.loads(worker, tried));
-            if client.or_gone(place.called()).await? == Call::Expired {
+        let Some(place) = &mut place else { continue };
+        let at_most = match is_queued {
+            true => config.overload.queue_timeout,
+            false => most_held,
+        };
+        loop {
+            let call = client.or_gone(place.called(at_most)).await?;
+            if call == Call::Expired && is_queued {
                 return Err(queue_timeout(worker).into());
             }
-        }
-        if !plan.renew(worker) {
-            return Ok(None);
+            may_hold &= call != Call::Expired;
+            if !plan.renew(worker) {
+                return Ok(None);
+            }
+            if place.wants(plan.slots(tried)) || call != Call::Renew {
+                break;
+            }
         }
     }
 }

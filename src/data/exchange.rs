@@ -76,7 +76,9 @@ async fn exchange(
         Destination::Live | Destination::Health => {
             return control::answer(client, scratch, &request, *seen).await.map(Some);
         }
-        Destination::Control(lane) => return control::relay(client, scratch, &mut request, *seen, lane).await.map(Some),
+        Destination::Control(lane) => {
+            return control::relay(client, scratch, &mut request, *seen, lane).await.map(Some);
+        }
         Destination::Explain => return explain::answer(client, scratch, &request, *seen).await.map(Some),
         Destination::Routed(_) | Destination::Any => {}
     }
@@ -102,7 +104,7 @@ async fn to_backends(
     let body_bytes = request.body().len() as u64;
     while tried.len() <= shared.config.failover_attempts {
         let admitted = admission::admit(worker, client, scratch, plan, &tried, body_bytes).await?;
-        let Some((choice, admitted)) = admitted else { break };
+        let Some((choice, mut admitted)) = admitted else { break };
         let backend = plan.snapshot.backend(choice.member);
         let lane = worker.shard().lane(choice.member.lane);
         let load = shared.fleet.load(backend.slot);
@@ -120,6 +122,7 @@ async fn to_backends(
             let streamed = scratch.scan.stream(request.body());
             Running::begin(worker, forecast, streamed)
         });
+        admitted.goes();
         let observer = Observer {
             running,
             lane,

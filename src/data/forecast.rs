@@ -2,6 +2,7 @@
 //! came of it. Synchronous; nothing here waits.
 
 use super::lease::Scratch;
+use super::place;
 use super::usage::{Tail, Usage};
 use super::worker::Worker;
 use crate::config;
@@ -199,8 +200,9 @@ impl<'a> Running<'a> {
             return;
         }
         self.has_begun = true;
+        place::releases(worker, self.forecast.slot);
         self.computing.first_token(worker.shared.micros() * 1000, self.forecast.slowdown);
-        worker.held.stir(worker);
+        place::computed(worker, self.forecast.slot);
     }
 
     /// Learns from what the answer says at its end.

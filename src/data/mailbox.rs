@@ -1,4 +1,4 @@
-//! Accepted connections on their way from one worker to another.
+//! Accepted connections on their way from one worker to another, and calls to requests that wait at another one.
 //!
 //! The kernel spreads connections over the workers' listening sockets by a hash: with few of them, or with streams that last
 //! for hours, one worker gets twice its share. So each worker that accepts looks at how many connections each has, and
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crossbeam_queue::ArrayQueue;
+use crossbeam_queue::{ArrayQueue, SegQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use socket2::SockAddr;
 
@@ -34,6 +34,8 @@ const SLACK_PERCENT: usize = 12;
 pub(super) struct Mailbox {
     count: Count,
     queue: ArrayQueue<Handed>,
+    /// Waiting requests of this worker that others call, by the numbers of their bells (`call`).
+    calls: SegQueue<usize>,
     bell: OwnedFd,
 }
 
@@ -57,6 +59,7 @@ impl Mailboxes {
             Ok(Mailbox {
                 count: Count::default(),
                 queue: ArrayQueue::new(ROOM),
+                calls: SegQueue::new(),
                 bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             })
         });
@@ -72,13 +75,25 @@ impl Mailboxes {
     pub(super) fn post(&self, to: usize, handed: Handed) -> Option<Handed> {
         let mailbox = &self.0[to];
         let refused = mailbox.queue.push(handed).err();
-        // A bell that cannot count any further rings already.
-        let _ = rustix::io::write(&mailbox.bell, &1_u64.to_ne_bytes());
+        mailbox.ring();
         refused
+    }
+
+    /// Calls a waiting request of that worker.
+    pub(super) fn call(&self, to: usize, bell: usize) {
+        self.0[to].calls.push(bell);
+        self.0[to].ring();
     }
 
     fn bell(&self, index: usize) -> BorrowedFd<'_> {
         self.0[index].bell.as_fd()
+    }
+}
+
+impl Mailbox {
+    fn ring(&self) {
+        // A bell that cannot count any further rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
 
@@ -129,6 +144,9 @@ pub(super) async fn run(worker: Rc<Worker>) -> io::Result<()> {
         // Silent first: who posts from now on rings again.
         let _ = rustix::io::read(&mailbox.bell, &mut [0_u8; 8]);
         let mut settled = 0;
+        while let Some(bell) = mailbox.calls.pop() {
+            worker.bells.ring(bell);
+        }
         while let Some(handed) = mailbox.queue.pop() {
             accept::settle(&worker, handed);
             settled += 1;

@@ -1,13 +1,15 @@
 //! The data plane: worker threads that accept, read, choose and relay. The only room that knows monoio and sockets.
 //!
 //! `accept` takes a connection and spawns `conn`, or hands it to another worker by `mailbox`; `exchange` is one request from
-//! top to bottom, with `request` (reading it), `plan` (where it goes), `admission`, `queue` and `hold` (whether it may go now),
-//! `attempt` (one backend's turn; `retry`: may it go again), `relay` (the answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
+//! top to bottom, with `request` (reading it), `plan` (where it goes), `admission`, `pending` and `place` (whether it may go
+//! now), `attempt` (one backend's turn; `retry`: may it go again; `verdict`: what its end says of the backend), `relay` (the
+//! answer; `splice` where it is large, `pace` where it is a stream), `tunnel` (a
 //! WebSocket), `forecast` and `usage` (what `ttft` expects and learns), `request_log` (its line, if it is asked for) and
 //! `explain` (what would be chosen). Below them: `call`, `client`, `upstream`, `socket`, `buffer`, `credit`, `pipes`, `lease`, `keep`,
 //! `deadline`, and `coop`, by which each task leaves turns to the others.
 //!
-//! Invariants: a worker waits only for its own sockets; nothing is locked, and no guard of the trie is held, across an await;
+//! Invariants: a worker waits only for its own sockets; nothing is locked but the waiting room, by who waits or is
+//! waited for; and no guard of the trie is held, across an await;
 //! a request's load is released by a guard on every path.
 
 mod accept;
@@ -27,7 +29,6 @@ mod exchange;
 mod explain;
 mod failure;
 mod forecast;
-mod hold;
 #[allow(unsafe_code, reason = "takes over descriptors that the environment names")]
 mod inherit;
 mod keep;
@@ -35,10 +36,11 @@ mod lease;
 mod mailbox;
 mod pace;
 mod paths;
+mod pending;
 mod pin;
 mod pipes;
+mod place;
 mod plan;
-mod queue;
 mod relay;
 mod request;
 mod request_log;
@@ -68,6 +70,7 @@ pub use ring::{Driver, pick};
 
 use crate::shared::Shared;
 use mailbox::Mailboxes;
+use pending::Pending;
 use worker::Worker;
 
 /// Starts one thread for each worker's listeners and returns once all of them run. They run until the process ends.
@@ -81,13 +84,15 @@ pub fn start(shared: &'static Shared, listeners: Listeners, driver: Driver) -> R
     let mailboxes =
         Mailboxes::new(workers).map_err(|error| format!("no descriptors for {workers} workers: {error}"))?;
     let mailboxes: &'static Mailboxes = Box::leak(Box::new(mailboxes));
+    let pending = Pending::new(&shared.fleet, shared.config.overload.inflight_per_backend);
+    let pending: &'static Pending = Box::leak(Box::new(pending));
     shared.listening.store(listeners.sockets.iter().map(Vec::len).sum(), Ordering::Relaxed);
     for (index, own) in listeners.sockets.into_iter().enumerate() {
         let report = report.clone();
         let cpu = cpus.as_ref().map(|cpus| cpus[index]);
         let run = move || {
             cpu.inspect(|&cpu| pin::pin(cpu));
-            match Worker::new(shared, mailboxes, index) {
+            match Worker::new(shared, mailboxes, pending, index) {
                 Ok(worker) => run(worker, own, driver, report),
                 Err(error) => drop(report.send(Err(error))),
             }

@@ -1,6 +1,7 @@
 //! From a whole request to where it goes: path, key, candidates, choice. Synchronous; nothing here waits but the scan of a
 //! long body, which gives way.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -9,10 +10,10 @@ use super::failure::Refusal;
 use super::forecast::{Forecast, expect, holds};
 use super::lease::Scratch;
 use super::paths::{Destination, destination};
-use super::queue::must_yield;
+use super::pending::must_yield;
 use super::worker::{View, Worker};
 use crate::config::Policy;
-use crate::fleet::load::Load;
+use crate::fleet::load::{Load, NOBODY};
 use crate::fleet::outlier::Verdict;
 use crate::fleet::snapshot::{Member, ModelNumber, Snapshot};
 use crate::http::head::{Method, RequestHead};
@@ -25,6 +26,9 @@ use crate::trie::Holder;
 /// Seconds after which a client may try again when no backend is usable: a probe period.
 const RETRY_AFTER_S: u32 = 5;
 
+/// For so long a request goes by what the trie has told it.
+const LOOKUP_LASTS_US: u64 = 1_000_000;
+
 /// A request that is to be sent to a backend.
 pub(super) struct Plan {
     pub(super) snapshot: Rc<View>,
@@ -32,6 +36,8 @@ pub(super) struct Plan {
     pub(super) model: Option<ModelNumber>,
     pub(super) session: Option<u64>,
     pub(super) policy: Policy,
+    /// When the trie was asked, on the clock of all workers; its answer is in the scratch.
+    looked_up_us: Cell<Option<u64>>,
 }
 
 /// What a look at the backends came to.
@@ -61,17 +67,16 @@ pub(super) enum Standing {
 struct Gate {
     /// 0: none.
     limit: u32,
-    since_us: u64,
-    /// It has just come, and others wait here for the same backends.
-    behind_others: bool,
+    /// In the order of those that wait; of one that has just come, [`NOBODY`]'s.
+    ticket: u64,
 }
 
 impl Gate {
     fn standing(&self, load: &Load) -> Standing {
-        let full = |load: &Load| load.in_flight() >= self.limit || must_yield(load, self.since_us);
+        let full = |load: &Load| load.in_flight() >= self.limit || must_yield(load, self.ticket);
         match load.is_unreachable() {
             true => Standing::Unreachable,
-            false if self.limit > 0 && (self.behind_others || full(load)) => Standing::Busy,
+            false if self.limit > 0 && full(load) => Standing::Busy,
             false => Standing::Ready,
         }
     }
@@ -138,7 +143,13 @@ impl Plan {
         let routing = &snapshot.rules.routing;
         scratch.chunks.start(0);
         let Destination::Routed(endpoint) = destination else {
-            return Ok(Plan { snapshot, model: None, session: None, policy: Policy::Leastload });
+            return Ok(Plan {
+                snapshot,
+                model: None,
+                session: None,
+                policy: Policy::Leastload,
+                looked_up_us: Cell::default(),
+            });
         };
         let model = model(&snapshot, scratch, body)?;
         let session = routing.session_key.as_deref().and_then(|key| session(key, scratch, head, body)).map(xxh3_64);
@@ -150,25 +161,33 @@ impl Plan {
             prompt::key(endpoint, &scratch.scan, body, &mut scratch.chunks);
         }
         let policy = routing.policy;
-        Ok(Plan { snapshot, model: Some(model), session, policy })
+        Ok(Plan { snapshot, model: Some(model), session, policy, looked_up_us: Cell::default() })
     }
 
-    /// Chooses among the usable backends that are not in `tried` and below their limit. `waiting_since_us`: the request has
-    /// waited for that. `held_s`: for so long it has been held, and may be held on.
+    /// Chooses among the usable backends that are not in `tried` and below their limit. `ticket`: the request waits, in this
+    /// order. `held_s`: for so long it has been held, and may be held on.
+    ///
+    /// What the trie has told is kept while it waits: who looks often pays for it once. Only before it goes after a long wait
+    /// the trie is asked once more.
     pub(super) fn choose(
         &self,
         worker: &Worker,
         scratch: &mut Scratch,
         tried: &[u16],
-        waiting_since_us: Option<u64>,
+        ticket: Option<u64>,
         held_s: Option<f64>,
     ) -> Chosen {
-        let busy = self.gather(worker, scratch, tried, waiting_since_us);
+        let before = self.looked_up_us.get();
+        let busy = self.gather(worker, scratch, tried, ticket);
+        worker.shard().lookups.add(u64::from(self.looked_up_us.get() != before));
         match self.decide(self.policy, worker, scratch, || worker.shared.fleet.next_turn()) {
             Some((Decision { index, reason }, forecast)) => {
                 let holds = |(held_s, chosen)| holds(worker, scratch, index, chosen, held_s);
                 if let Some(cold_s) = held_s.zip(forecast.as_ref()).and_then(holds) {
                     return Chosen::Held(cold_s);
+                }
+                if self.forgets_lookup(worker) {
+                    return self.choose(worker, scratch, tried, ticket, held_s);
                 }
                 self.shadow(worker, scratch, index);
                 Chosen::Backend(Choice {
@@ -191,20 +210,21 @@ impl Plan {
 
     /// Looks the key up and fills the candidates. Whether some backend was left out because it is at its limit, or because
     /// others have waited longer for it.
-    fn gather(&self, worker: &Worker, scratch: &mut Scratch, tried: &[u16], waiting_since_us: Option<u64>) -> bool {
+    fn gather(&self, worker: &Worker, scratch: &mut Scratch, tried: &[u16], ticket: Option<u64>) -> bool {
         let shared = worker.shared;
         let by_prefix = self.asks_prefixes() && !scratch.chunks.key().is_empty();
-        if by_prefix {
+        if by_prefix && self.looked_up_us.get().is_none() {
             worker.keeper.keep(&shared.trie);
             shared.trie.lookup(scratch.chunks.key(), &mut scratch.matches);
-        } else {
+            self.looked_up_us.set(Some(shared.micros()));
+        } else if !by_prefix {
             // It may have been looked up by the rules before these.
             scratch.matches.clear();
         }
-        let (mut busy, ejected) = self.fill(worker, scratch, tried, waiting_since_us, by_prefix, false);
+        let (mut busy, ejected) = self.fill(worker, scratch, tried, ticket, by_prefix, false);
         // Nobody else is left: better one that fails than none.
         if ejected && !busy && scratch.members.is_empty() {
-            (busy, _) = self.fill(worker, scratch, tried, waiting_since_us, by_prefix, true);
+            (busy, _) = self.fill(worker, scratch, tried, ticket, by_prefix, true);
         }
         if self.minds_penalties() {
             penalty::avoid(&mut scratch.candidates, &mut scratch.members);
@@ -225,12 +245,12 @@ impl Plan {
         worker: &Worker,
         scratch: &mut Scratch,
         tried: &[u16],
-        waiting_since_us: Option<u64>,
+        ticket: Option<u64>,
         by_prefix: bool,
         with_ejected: bool,
     ) -> (bool, bool) {
         let shared = worker.shared;
-        let gate = self.gate(worker, waiting_since_us);
+        let gate = self.gate(worker, ticket);
         let (mut busy, mut ejected) = (false, false);
         scratch.members.clear();
         scratch.candidates.clear();
@@ -279,6 +299,16 @@ impl Plan {
             .any(|other| !fleet.load(other).is_unreachable() && !fleet.outlier(other).is_ejected())
     }
 
+    /// True when what the trie has told is too old to go by; then it is asked anew.
+    fn forgets_lookup(&self, worker: &Worker) -> bool {
+        let is_old = |then: u64| worker.shared.micros().saturating_sub(then) > LOOKUP_LASTS_US;
+        let is_old = self.looked_up_us.get().is_some_and(is_old);
+        if is_old {
+            self.looked_up_us.set(None);
+        }
+        is_old
+    }
+
     /// How a backend that serves the model stands to a request that has just come.
     pub(super) fn standing(&self, worker: &Worker, member: Member) -> Standing {
         let slot = self.snapshot.backend(member).slot;
@@ -289,13 +319,8 @@ impl Plan {
         }
     }
 
-    fn gate(&self, worker: &Worker, waiting_since_us: Option<u64>) -> Gate {
-        let limit = worker.shared.config.overload.inflight_per_backend;
-        Gate {
-            limit,
-            since_us: if limit == 0 { 0 } else { waiting_since_us.unwrap_or_else(|| worker.shared.micros()) },
-            behind_others: limit > 0 && waiting_since_us.is_none() && worker.queue.has(self.model_identity()),
-        }
+    fn gate(&self, worker: &Worker, ticket: Option<u64>) -> Gate {
+        Gate { limit: worker.shared.config.overload.inflight_per_backend, ticket: ticket.unwrap_or(NOBODY) }
     }
 
     /// Whether the policy, or its shadow, looks at the trie.
@@ -303,15 +328,12 @@ impl Plan {
         self.policy.asks_prefixes() || self.snapshot.rules.routing.shadow.is_some_and(Policy::asks_prefixes)
     }
 
-    /// The same for all requests that the same backends can serve, in every snapshot.
-    pub(super) fn model_identity(&self) -> u64 {
-        self.model.map_or(0, |_| xxh3_64(self.snapshot.served(self.model).name.as_bytes()))
-    }
-
-    /// The loads of the backends that could serve the request, without those in `tried`.
-    pub(super) fn loads<'w>(&self, worker: &'w Worker, tried: &[u16]) -> impl Iterator<Item = &'w Load> {
+    /// The slots of the backends that could serve the request, without those in `tried`; sorted.
+    pub(super) fn slots(&self, tried: &[u16]) -> Box<[u16]> {
         let slots = self.snapshot.served(self.model).usable.iter().map(|&member| self.snapshot.backend(member).slot);
-        slots.filter(|slot| !tried.contains(slot)).map(|slot| worker.shared.fleet.load(slot))
+        let mut slots: Vec<u16> = slots.filter(|slot| !tried.contains(slot)).collect();
+        slots.sort_unstable();
+        slots.into()
     }
 
     /// Takes the present snapshot, after a wait. False: the model is not served any more.

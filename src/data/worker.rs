@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffer::Blocks;
+use super::call::Bells;
 use super::control::Lanes;
 use super::coop::Coop;
 use super::credit::Credit;
 use super::deadline::Deadlines;
-use super::hold::Held;
 use super::keep::Keeper;
 use super::lease::Leases;
 use super::mailbox::{Mailboxes, Seat};
+use super::pending::Pending;
 use super::pipes::Pipes;
-use super::queue::Queue;
+use super::place;
 use super::stall::Stalls;
 use super::turn::Turns;
 use super::upstream::Pools;
@@ -41,9 +42,13 @@ pub(super) struct Worker {
     pub(super) leases: Leases,
     pub(super) keeper: Keeper,
     pub(super) turns: Turns,
-    pub(super) queue: Queue,
-    pub(super) held: Held,
     pub(super) control: Lanes,
+    /// Where requests of all workers wait, and how this worker's are called.
+    pub(super) pending: &'static Pending,
+    pub(super) bells: Bells,
+    /// How many of them are held, and whether somebody lets time pass for them.
+    pub(super) holding: Cell<usize>,
+    pub(super) ticking: Cell<bool>,
     pub(super) deadlines: Rc<Deadlines>,
     pub(super) coop: Rc<Coop>,
     pub(super) pools: RefCell<Pools>,
@@ -65,7 +70,12 @@ impl Deref for View {
 }
 
 impl Worker {
-    pub(super) fn new(shared: &'static Shared, mailboxes: &'static Mailboxes, index: usize) -> io::Result<Rc<Self>> {
+    pub(super) fn new(
+        shared: &'static Shared,
+        mailboxes: &'static Mailboxes,
+        pending: &'static Pending,
+        index: usize,
+    ) -> io::Result<Rc<Self>> {
         let coop = Coop::new()?;
         let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), index);
         Ok(Rc::new(Worker {
@@ -82,9 +92,11 @@ impl Worker {
             leases: Leases::new(shared),
             keeper: Keeper::default(),
             turns: Turns::default(),
-            queue: Queue::default(),
-            held: Held::default(),
             control: Lanes::default(),
+            pending,
+            bells: Bells::default(),
+            holding: Cell::new(0),
+            ticking: Cell::new(false),
             deadlines: Deadlines::new(Rc::clone(&coop)),
             coop,
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
@@ -131,10 +143,13 @@ impl Worker {
     /// The worker's housekeeping, until the process ends.
     pub(super) async fn housekeep(self: Rc<Self>) {
         let mut stalls = Stalls::new();
+        let mut seen = self.snapshot();
         loop {
             stalls.sleeps();
             monoio::time::sleep(TICK).await;
             self.shard().longest_turn_us.set(stalls.woke(TICK).as_micros() as u64);
+            let before = std::mem::replace(&mut seen, self.snapshot());
+            place::notice(&self, !Rc::ptr_eq(&before, &seen));
             if self.shared.phase() == Phase::Draining {
                 self.deadlines.end_idle();
             }

@@ -15,13 +15,13 @@
 //! Orderings: the end of a request and what waits for it are sequentially consistent, as `data/pending` wants it; the
 //! window is published with release and read with acquire, so that the requests begun are never older than their sum.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::route::slow_start::dearer;
 
-/// No request waits for the backend.
-const NOBODY: u64 = u64::MAX;
+/// No request waits for the backend; later than every ticket.
+pub const NOBODY: u64 = u64::MAX;
 
 // Fields of the word, from its lowest bit on: in flight, bytes in units, begun.
 const IN_FLIGHT_BITS: u32 = 18;
@@ -40,9 +40,9 @@ pub struct Load {
     window: AtomicU64,
     /// A worker could not connect: skip the backend until the control plane has looked.
     unreachable: AtomicBool,
-    /// When the request began to wait that has waited longest, over all workers, for this backend to get below its limit.
-    /// Written and cleared by whoever has that request.
-    wanted_since: AtomicU64,
+    /// Lines of requests that wait for this backend. Written by the waiting room alone, as is the next one.
+    awaited: AtomicU32,
+    first_awaiting: AtomicU64,
 }
 
 impl Default for Load {
@@ -51,7 +51,8 @@ impl Default for Load {
             word: AtomicU64::new(0),
             window: AtomicU64::new(0),
             unreachable: AtomicBool::new(false),
-            wanted_since: AtomicU64::new(NOBODY),
+            awaited: AtomicU32::new(0),
+            first_awaiting: AtomicU64::new(NOBODY),
         }
     }
 }
@@ -131,24 +132,29 @@ impl Load {
         Some(InFlight { load: self, part, bytes, answering: false })
     }
 
-    /// A request that could use this backend has waited since then.
-    pub fn want(&self, since: u64) {
-        if since < self.wanted_since.load(Relaxed) {
-            self.wanted_since.fetch_min(since, Relaxed);
-        }
+    /// Some request waits for this backend. Sequentially consistent: see `data/pending`.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(SeqCst) > 0
     }
 
-    /// The request that has waited since then waits no longer.
-    pub fn unwant(&self, since: u64) {
-        if self.wanted_since.load(Relaxed) == since {
-            // Failure means that a request which has waited longer has been entered: that one stays.
-            let _ = self.wanted_since.compare_exchange(since, NOBODY, Relaxed, Relaxed);
-        }
+    /// One more line of requests waits for this backend.
+    pub fn await_more(&self) {
+        self.awaited.fetch_add(1, SeqCst);
     }
 
-    /// Since when the request has waited that has waited longest; the end of time when none waits.
-    pub fn wanted_since(&self) -> u64 {
-        self.wanted_since.load(Relaxed)
+    /// One line less.
+    pub fn await_less(&self) {
+        self.awaited.fetch_sub(1, SeqCst);
+    }
+
+    /// The ticket of the request that has waited longest for this backend to get below its limit, or [`NOBODY`].
+    pub fn first_awaiting(&self) -> u64 {
+        self.first_awaiting.load(Relaxed)
+    }
+
+    /// Called under the waiting room's lock.
+    pub fn set_first_awaiting(&self, ticket: u64) {
+        self.first_awaiting.store(ticket, Relaxed);
     }
 }
 
@@ -200,7 +206,7 @@ impl Drop for InFlight<'_> {
             self.part.answering.store(self.part.answering() - 1, Relaxed);
         }
         add(&self.part.bytes, self.bytes.wrapping_neg());
-        self.load.word.fetch_sub(weight(self.bytes) - BEGUN, Relaxed);
+        self.load.word.fetch_sub(weight(self.bytes) - BEGUN, SeqCst);
     }
 }
 
@@ -289,18 +295,5 @@ mod tests {
                 assert!(load.in_window(0) <= 20_000, "{}", load.in_window(0));
             }
         });
-    }
-
-    #[test]
-    fn the_longest_wait_is_known_until_it_ends() {
-        let load = Load::default();
-        assert_eq!(load.wanted_since(), u64::MAX);
-        load.want(20);
-        load.want(10);
-        load.want(15);
-        load.unwant(20);
-        assert_eq!(load.wanted_since(), 10);
-        load.unwant(10);
-        assert_eq!(load.wanted_since(), u64::MAX);
     }
 }

@@ -165,6 +165,8 @@ metrics! {
     ACCEPT_ERRORS_TOTAL Counter "trieway_accept_errors_total" []
         "Connections that could not be accepted.";
 
+    TRIE_LOOKUPS_TOTAL Counter "trieway_trie_lookups_total" []
+        "Prompts that were looked up in the trie: one or two a request, however long it waits.";
     TRIE_USED_BYTES Gauge "trieway_trie_used_bytes" []
         "Memory of the prefix trie, with what waits for reclamation.";
     TRIE_LIMIT_BYTES Gauge "trieway_trie_limit_bytes" []

@@ -151,8 +151,13 @@ pub enum Rejected {
 }
 
 impl Rejected {
-    pub const ALL: [Rejected; 5] =
-        [Rejected::QueueFull, Rejected::QueueTimeout, Rejected::KeyLimit, Rejected::ControlLimit, Rejected::BufferedBytes];
+    pub const ALL: [Rejected; 5] = [
+        Rejected::QueueFull,
+        Rejected::QueueTimeout,
+        Rejected::KeyLimit,
+        Rejected::ControlLimit,
+        Rejected::BufferedBytes,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -222,6 +227,8 @@ pub struct Shard {
     /// Connections that ended by a panic in their code.
     pub panics: Counter,
     pub accept_errors: Counter,
+    /// Prompts that were looked up in the trie.
+    pub lookups: Counter,
     /// Body bytes that were spliced from socket to socket; `response_bytes` of a lane has them, too.
     pub spliced_bytes: Counter,
     /// Reads of streams that waited for a beat.
@@ -250,6 +257,7 @@ impl Default for Shard {
             control: Counter::default(),
             panics: Counter::default(),
             accept_errors: Counter::default(),
+            lookups: Counter::default(),
             spliced_bytes: Counter::default(),
             beats: Counter::default(),
             pipes_open: Counter::default(),

@@ -24,14 +24,17 @@ pub fn command(flags: &[&str]) -> Command {
     command
 }
 
-/// These flags, on a free port of loopback, with the driver that the test run asks for by `TRIEWAY_TEST_IO`.
+/// These flags, on a free port of loopback, with the driver that the test run asks for by `TRIEWAY_TEST_IO` and the number of
+/// workers that it asks for by `TRIEWAY_TEST_WORKERS`.
 fn local(flags: &[&str]) -> Vec<String> {
     let mut all: Vec<String> =
         ["--host", "127.0.0.1", "--port", "0"].iter().chain(flags).map(|&f| f.to_owned()).collect();
-    if let Ok(driver) = std::env::var("TRIEWAY_TEST_IO")
-        && !flags.contains(&"--io")
-    {
-        all.extend(["--io".to_owned(), driver]);
+    for (name, flag) in [("TRIEWAY_TEST_IO", "--io"), ("TRIEWAY_TEST_WORKERS", "--workers")] {
+        if let Ok(value) = std::env::var(name)
+            && !flags.contains(&flag)
+        {
+            all.extend([flag.to_owned(), value]);
+        }
     }
     all
 }

@@ -11,6 +11,9 @@ use support::{Origin, Received, Router, completion, text};
 
 const ENGINES: usize = 4;
 
+/// Connections are kept for as long as a test lasts, on a busy machine, too.
+const KEEP: [&str; 2] = ["--upstream-idle-timeout-seconds", "300"];
+
 fn is_deadly(request: &Received) -> bool {
     request.body.windows(6).any(|w| w == b"deadly")
 }
@@ -52,7 +55,7 @@ fn deadly(bytes: usize) -> String {
 #[test]
 fn an_engine_that_dies_of_a_request_on_a_reused_connection_is_the_only_one() {
     for bytes in [100, 3 << 20] {
-        let (engines, router) = fleet(Peer::die, &[]);
+        let (engines, router) = fleet(Peer::die, &KEEP);
         let answer = router.post("/v1/completions", &deadly(bytes));
         assert_eq!((answer.status, answer.error_code().as_str()), (502, "backend_unreachable"), "{bytes} bytes");
         assert_eq!(read(&engines), [1, 0, 0, 0], "{bytes} bytes");
@@ -73,7 +76,7 @@ fn an_engine_that_dies_of_a_request_on_a_fresh_connection_is_the_only_one() {
 #[test]
 fn a_request_without_an_answer_is_read_twice_at_most_and_by_one_engine() {
     for resets in [false, true] {
-        let (engines, router) = fleet(move |peer| if resets { peer.reset() } else { false }, &[]);
+        let (engines, router) = fleet(move |peer| if resets { peer.reset() } else { false }, &KEEP);
         let answer = router.post("/v1/completions", &deadly(100));
         assert_eq!((answer.status, answer.error_code().as_str()), (502, "backend_failed"));
         assert_eq!(read(&engines), [2, 0, 0, 0], "resets: {resets}");

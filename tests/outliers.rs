@@ -69,7 +69,8 @@ fn what_fails_at_once_gets_little_and_every_client_succeeds_within_two_tries() {
 
 #[test]
 fn policies_that_do_not_look_at_load_leave_out_what_is_ejected() {
-    let flags = ["--session-key", "x-session", "--outlier-consecutive-errors", "3"];
+    let ejection = ["--outlier-consecutive-errors", "3", "--outlier-base-ejection-seconds", "300"];
+    let flags = [&["--session-key", "x-session"][..], &ejection].concat();
     for policy in ["roundrobin", "session"] {
         let (got, _) = storm(policy, FAILURES[0].1, &flags);
         // Four clients may be there at the same moment.

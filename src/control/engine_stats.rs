@@ -10,6 +10,13 @@ const KV_USAGE: &[&str] =
 const KV_TOKENS: &[&str] = &["sglang:max_total_num_tokens"];
 const PREFIX_HITS: &[&str] = &["vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"];
 const PREFIX_QUERIES: &[&str] = &["vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"];
+/// Histograms of the seconds between two tokens of an answer, by the name without `_sum` and `_count`.
+const STEPS: &[&str] = &[
+    "vllm:inter_token_latency_seconds",
+    "vllm:time_per_output_token_seconds",
+    "sglang:inter_token_latency_seconds",
+    "sglang:time_per_output_token_seconds",
+];
 const START: &[&str] = &["process_start_time_seconds"];
 /// Counters that begin at zero with the process.
 const MONOTONIC: [&str; 4] = [
@@ -31,6 +38,8 @@ pub(super) struct EngineStats {
     pub(super) prefix_hits: Option<f64>,
     /// Prompt tokens looked up there.
     pub(super) prefix_queries: Option<f64>,
+    /// Seconds between tokens of answers and how many those were, since the engine's start.
+    pub(super) steps: Option<(f64, f64)>,
     pub(super) marks: ProcessMarks,
 }
 
@@ -64,15 +73,26 @@ impl EngineStats {
         }
     }
 
+    /// Seconds between tokens since `earlier`, and how many tokens; `None`: none came, or one of them says what cannot be.
+    pub(super) fn steps_since(&self, earlier: &EngineStats) -> Option<(f64, f64)> {
+        let ((seconds, tokens), (seconds_then, tokens_then)) = (self.steps?, earlier.steps?);
+        let since = (seconds - seconds_then, tokens - tokens_then);
+        (since.0 >= 0.0 && since.1 >= 1.0).then_some(since)
+    }
+
     /// Counts are summed over an engine's label sets (one a data-parallel rank), shares are averaged.
     pub(super) fn parse(text: &str) -> Self {
         EngineStats {
             running: sum(text, RUNNING),
             waiting: sum(text, WAITING),
-            kv_usage: mean(text, KV_USAGE),
+            kv_usage: mean(text, KV_USAGE).filter(|share| *share <= 1.0),
             kv_tokens: vllm_kv_tokens(text).or_else(|| sum(text, KV_TOKENS)),
             prefix_hits: sum(text, PREFIX_HITS),
             prefix_queries: sum(text, PREFIX_QUERIES),
+            steps: STEPS.iter().find_map(|name| {
+                let part = |end: &str| sum(text, &[&format!("{name}_{end}")]);
+                Some((part("sum")?, part("count")?))
+            }),
             marks: ProcessMarks { start_s: mean(text, START), counters: MONOTONIC.map(|name| sum(text, &[name])) },
         }
     }
@@ -92,11 +112,11 @@ fn label(labels: &str, name: &str) -> Option<f64> {
 }
 
 fn sum(text: &str, names: &[&str]) -> Option<f64> {
-    totals(text, names).map(|(sum, _)| sum)
+    totals(text, names).map(|(sum, _)| sum).filter(|sum| sum.is_finite())
 }
 
 fn mean(text: &str, names: &[&str]) -> Option<f64> {
-    totals(text, names).map(|(sum, count)| sum / count)
+    totals(text, names).map(|(sum, count)| sum / count).filter(|mean| mean.is_finite())
 }
 
 /// Sum and number of the samples of the first of `names` that has some.
@@ -108,13 +128,14 @@ fn totals(text: &str, names: &[&str]) -> Option<(f64, f64)> {
     })
 }
 
-/// Name and value of a sample line; comments, blank lines and values that are not finite are none.
+/// Name and value of a sample line; comments, blank lines and values that are not finite or below zero are none: no engine
+/// has less than no requests, tokens or seconds.
 fn sample(line: &str) -> Option<(&str, f64)> {
     let name_end = line.find(|c: char| c == '{' || c.is_ascii_whitespace())?;
     let (name, rest) = line.split_at(name_end);
     let rest = if rest.starts_with('{') { &rest[labels_end(rest)?..] } else { rest };
     let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
-    (value.is_finite() && !name.starts_with('#')).then_some((name, value))
+    (value.is_finite() && value >= 0.0 && !name.starts_with('#')).then_some((name, value))
 }
 
 /// The end of a label set; braces within quoted values do not count.
@@ -177,6 +198,30 @@ process_start_time_seconds 1.75e+09
         assert_eq!((stats.kv_usage, stats.hit_rate()), (Some(0.5), Some(0.5)));
         let stats = EngineStats::parse("llamacpp:requests_processing 1\nllamacpp:requests_deferred 4\n");
         assert_eq!((stats.running, stats.waiting), (Some(1.0), Some(4.0)));
+    }
+
+    #[test]
+    fn steps_are_what_came_since_the_last_look() {
+        let stats = |sum: &str, count: &str| {
+            let name = "vllm:inter_token_latency_seconds";
+            EngineStats::parse(&format!(
+                "{name}_bucket{{le=\"1\"}} 3\n{name}_sum{{a=\"b\"}} {sum}\n{name}_count{{a=\"b\"}} {count}\n"
+            ))
+        };
+        assert_eq!(stats("5", "500").steps_since(&stats("3", "300")), Some((2.0, 200.0)));
+        for (sum, count) in [("3", "300"), ("1", "900"), ("NaN", "900"), ("+Inf", "900"), ("9", "-9"), ("9", "1")] {
+            assert_eq!(stats(sum, count).steps_since(&stats("3", "300")), None, "{sum} {count}");
+        }
+        assert_eq!(stats("5", "500").steps_since(&EngineStats::default()), None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_there() {
+        let stats = EngineStats::parse(
+            "vllm:num_requests_running -3\nvllm:kv_cache_usage_perc 7\nsglang:max_total_num_tokens +Inf\n\
+             vllm:num_requests_waiting{a=\"1\"} 1e308\nvllm:num_requests_waiting{a=\"2\"} 1e308\n",
+        );
+        assert_eq!(stats, EngineStats::default());
     }
 
     #[test]

@@ -385,6 +385,9 @@ impl Plane {
             self.returned(member, Some(&engine));
         }
         member.answered = true;
+        if let Some((seconds, tokens)) = member.engine.as_ref().and_then(|earlier| engine.steps_since(earlier)) {
+            self.shared.fleet.prefill(slot).learn_step(seconds, tokens);
+        }
         if let Some(tokens) = engine.kv_tokens {
             self.shared.fleet.cache(slot).set_capacity_tokens(tokens as u64);
         }

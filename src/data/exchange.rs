@@ -102,8 +102,9 @@ async fn to_backends(
     let mut tried: Vec<u16> = Vec::new();
     let mut last_failure = None;
     let body_bytes = request.body().len() as u64;
+    let load_bytes = plan.load_bytes(worker, scratch, body_bytes);
     while tried.len() <= shared.config.failover_attempts {
-        let admitted = admission::admit(worker, client, scratch, plan, &tried, body_bytes).await?;
+        let admitted = admission::admit(worker, client, scratch, plan, &tried, load_bytes).await?;
         let Some((choice, mut admitted)) = admitted else { break };
         let backend = plan.snapshot.backend(choice.member);
         let lane = worker.shard().lane(choice.member.lane);

@@ -24,7 +24,9 @@ pub(super) struct Forecast {
     cold_s: f64,
     slowdown: f64,
     prompt_tokens: f64,
-    /// Of the prompt, and the tokens of each.
+    /// What a step of an answer takes there by the flags.
+    step_s: f64,
+    /// Of the prompt, and the tokens of each in the mean of all prompts.
     chunks: u32,
     chunk_tokens: f64,
     predicted_tokens: f64,
@@ -63,6 +65,12 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
     let (bytes, tokens) = slots().map(|slot| shared.fleet.belief(slot).bytes_and_tokens()).fold((0.0, 0.0), add);
     let token_bytes = bytes / tokens;
     let chunk_tokens = routing.prefix_chunk_bytes as f64 / token_bytes;
+    let prompt_tokens = tokens_of(worker, &scratch.chunks, token_bytes, slots());
+    // Images make some chunks much longer than others: each of this prompt counts as its mean.
+    let own_chunk_tokens = match scratch.chunks.media() {
+        0 => chunk_tokens,
+        _ => prompt_tokens * routing.prefix_chunk_bytes as f64 / (scratch.chunks.bytes() as f64).max(1.0),
+    };
     scratch.outlooks.clear();
     scratch.outlooks.extend(slots().map(|slot| {
         let seen = shared.fleet.prefill(slot).look(now_ns);
@@ -70,7 +78,7 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
         let held_tokens = scratch
             .matches
             .of(slot)
-            .map_or(0.0, |found| f64::from(cache.believed(found.chunks, found.fresh, found.marked)) * chunk_tokens);
+            .map_or(0.0, |found| f64::from(cache.believed(found.chunks, found.fresh, found.marked)) * own_chunk_tokens);
         Outlook {
             held_tokens,
             queue_s: seen.queue_s,
@@ -85,7 +93,6 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
             room_tokens: cache.room_tokens(chunk_tokens),
         }
     }));
-    let prompt_tokens = scratch.chunks.bytes() as f64 / token_bytes;
     let expected =
         choose(prompt_tokens, &scratch.outlooks, &speed(&routing.ttft), &price(&routing.ttft), worker.random())?;
     let slot = snapshot.backend(scratch.members[expected.index]).slot;
@@ -97,6 +104,7 @@ pub(super) fn expect(worker: &Worker, scratch: &mut Scratch, snapshot: &Snapshot
         cold_s: speed(&routing.ttft).work_s(prompt_tokens, 0.0),
         slowdown: expected.slowdown,
         prompt_tokens,
+        step_s: routing.ttft.pass_s,
         chunks: scratch.chunks.key().len() as u32,
         chunk_tokens,
         predicted_tokens: scratch.outlooks[expected.index].held_tokens,
@@ -133,6 +141,32 @@ pub(super) fn of_one(worker: &Worker, forecast: &Forecast, outlook: &Outlook) ->
     choose(forecast.prompt_tokens, &[*outlook], &speed(ttft), &price(ttft), 0)
 }
 
+/// Tokens of a prompt for these slots' backends: its text, and the images in it at what they have told of those before.
+fn tokens_of(worker: &Worker, chunks: &Chunks, token_bytes: f64, slots: impl Iterator<Item = u16>) -> f64 {
+    let text = chunks.bytes() as f64 / token_bytes;
+    if chunks.media() == 0 {
+        return text;
+    }
+    let (tokens, media) = slots.map(|slot| worker.shared.fleet.belief(slot).media_tokens()).fold((0.0, 0.0), add);
+    text + f64::from(chunks.media()) * tokens / media
+}
+
+/// Bytes of a request as load: an image counts as so many bytes of text as it has tokens.
+pub(super) fn load_bytes(
+    worker: &Worker,
+    chunks: &Chunks,
+    body_bytes: u64,
+    slots: impl Iterator<Item = u16> + Clone,
+) -> u64 {
+    if chunks.media() == 0 {
+        return body_bytes;
+    }
+    let (bytes, tokens) =
+        slots.clone().map(|slot| worker.shared.fleet.belief(slot).bytes_and_tokens()).fold((0.0, 0.0), add);
+    let media_tokens = tokens_of(worker, chunks, bytes / tokens, slots) - chunks.bytes() as f64 * tokens / bytes;
+    body_bytes.saturating_sub(chunks.media_bytes()).saturating_add((media_tokens * bytes / tokens) as u64)
+}
+
 fn add(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
     (a.0 + b.0, a.1 + b.1)
 }
@@ -149,7 +183,10 @@ pub(super) struct Running<'a> {
     computing: Computing<'a>,
     /// Of the backend's life that computes the prompt.
     generation: u16,
-    has_begun: bool,
+    /// When the first byte of a streamed answer's body was here.
+    first_us: Option<u64>,
+    /// When bytes of a whole answer's body were here last.
+    last_us: u64,
     /// What it takes of the backend's cache, if the capacity of that is known.
     taking: Option<Taking<'a>>,
     /// Chunks of the answer, as far as it has told.
@@ -167,7 +204,8 @@ impl<'a> Running<'a> {
             forecast,
             computing: prefill.begin(forecast.work_s, tokens, streamed, shared.micros() * 1000),
             generation: shared.trie.generation(forecast.slot),
-            has_begun: false,
+            first_us: None,
+            last_us: 0,
             taking: None,
             answer: 0,
         }
@@ -196,24 +234,41 @@ impl<'a> Running<'a> {
 
     /// The first byte of a streamed answer's body is here.
     fn first_token(&mut self, worker: &Worker) {
-        if self.has_begun {
+        if self.first_us.is_some() {
             return;
         }
-        self.has_begun = true;
+        let now_us = worker.shared.micros();
+        self.first_us = Some(now_us);
         place::releases(worker, self.forecast.slot);
-        self.computing.first_token(worker.shared.micros() * 1000, self.forecast.slowdown);
+        self.computing.first_token(now_us * 1000, self.forecast.slowdown);
         place::computed(worker, self.forecast.slot);
     }
 
+    /// Learns what the answer's time says of the backend's speed.
+    fn learn_speed(&mut self, worker: &Worker, answer_tokens: u64) {
+        match self.first_us {
+            Some(first_us) if answer_tokens > 1 => {
+                let seconds = worker.shared.micros().saturating_sub(first_us) as f64 / 1e6;
+                worker.shared.fleet.prefill(self.forecast.slot).learn_step(seconds, (answer_tokens - 1) as f64);
+            }
+            Some(_) => {}
+            None => {
+                let Forecast { slowdown, step_s, .. } = self.forecast;
+                self.computing.whole(self.last_us * 1000, slowdown, answer_tokens, step_s);
+            }
+        }
+    }
+
     /// Learns from what the answer says at its end.
-    fn learn(&mut self, worker: &Worker, key_bytes: u64, usage: Usage) {
+    fn learn(&mut self, worker: &Worker, chunks: &Chunks, usage: Usage) {
+        let key_bytes = chunks.bytes();
         let Forecast { slot, predicted_tokens, lesson, .. } = self.forecast;
         let shared = worker.shared;
         let belief = shared.fleet.belief(slot);
         if key_bytes == 0 || usage.prompt_tokens == 0 {
             return;
         }
-        belief.learn_token_bytes(key_bytes, usage.prompt_tokens);
+        belief.learn_token_bytes(key_bytes, chunks.media(), usage.prompt_tokens);
         let Some(cached_tokens) = usage.cached_tokens else { return };
         belief.count(predicted_tokens as u64, cached_tokens);
         let chunk_bytes = shared.config.routing.prefix_chunk_bytes as f64;
@@ -253,16 +308,21 @@ pub(super) struct Watch<'r, 'a> {
 
 impl Watch<'_, '_> {
     pub(super) fn payload(&mut self, worker: &Worker, bytes: &[u8]) {
-        if self.streamed && !bytes.is_empty() {
-            self.running.first_token(worker);
+        match self.streamed {
+            _ if bytes.is_empty() => {}
+            true => self.running.first_token(worker),
+            false => self.running.last_us = worker.shared.micros(),
         }
         self.tail.push(bytes);
     }
 
     /// The answer has ended as it should.
     pub(super) fn ended(&mut self, worker: &Worker, chunks: &Chunks) {
-        if let Some(usage) = self.tail.usage() {
-            self.running.learn(worker, chunks.bytes(), usage);
+        let body_bytes = self.tail.body_bytes();
+        let usage = self.tail.usage().and_then(|usage| usage.plausible(chunks.bytes(), chunks.media(), body_bytes));
+        if let Some(usage) = usage {
+            self.running.learn_speed(worker, usage.answer_tokens);
+            self.running.learn(worker, chunks, usage);
         }
         self.running.let_go(worker, chunks.key());
     }

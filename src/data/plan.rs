@@ -7,7 +7,7 @@ use std::rc::Rc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::failure::Refusal;
-use super::forecast::{Forecast, expect, holds};
+use super::forecast::{Forecast, expect, holds, load_bytes};
 use super::lease::Scratch;
 use super::paths::{Destination, destination};
 use super::pending::must_yield;
@@ -334,6 +334,12 @@ impl Plan {
         let mut slots: Vec<u16> = slots.filter(|slot| !tried.contains(slot)).collect();
         slots.sort_unstable();
         slots.into()
+    }
+
+    /// What a request with a body of so many bytes counts as load.
+    pub(super) fn load_bytes(&self, worker: &Worker, scratch: &Scratch, body_bytes: u64) -> u64 {
+        let slots = self.snapshot.served(self.model).usable.iter().map(|&member| self.snapshot.backend(member).slot);
+        load_bytes(worker, &scratch.chunks, body_bytes, slots)
     }
 
     /// Takes the present snapshot, after a wait. False: the model is not served any more.

@@ -8,7 +8,7 @@
 //! it speaks against the others'. A few misses in a row of what is much younger than the reach mean that the cache is gone:
 //! then all marks are void.
 //!
-//! Also here: bytes of key a token, and the counters of predicted and reported tokens.
+//! Also here: bytes of key a token, tokens an image or other medium, and the counters of predicted and reported tokens.
 //!
 //! Relaxed throughout: nothing hangs on the order. What two learn into at once keeps one of the lessons.
 
@@ -36,11 +36,25 @@ const TOKEN_BYTES: f32 = 4.0;
 const WINDOW_TOKENS: f32 = 1e6;
 const PRIOR_TOKENS: f32 = 1e3;
 
+/// The part of what is known that one answer may add, and how many times more or less than what is known it may say. So one
+/// that lies, or is odd, moves what is known by an eighth at most, and a hundredth once the window is full.
+const MOST_WEIGHT: f32 = 0.25;
+const MOST_TIMES: f32 = 2.0;
+const MOST_LESSON_TOKENS: f32 = 16_384.0;
+
+/// Tokens of an image before anything is known, and how many of them are remembered. An image has at least a token, and
+/// not more than a long prompt.
+const MEDIUM_TOKENS: f32 = 1000.0;
+const MEDIUM_WINDOW: f32 = 64.0;
+const MEDIUM_BOUNDS: (f32, f32) = (1.0, 131_072.0);
+
 pub struct Belief {
     reach_chunks: AtomicU32,
     misses: AtomicU32,
     /// Bytes of key, tokens of prompt.
     ratio: Ratio,
+    /// Tokens, media.
+    media: Ratio,
     predicted_tokens: AtomicU64,
     reported_tokens: AtomicU64,
 }
@@ -51,6 +65,7 @@ impl Default for Belief {
             reach_chunks: AtomicU32::new(ENDLESS),
             misses: AtomicU32::new(0),
             ratio: Ratio::new(PRIOR_TOKENS * TOKEN_BYTES, PRIOR_TOKENS),
+            media: Ratio::new(MEDIUM_TOKENS, 1.0),
             predicted_tokens: AtomicU64::new(0),
             reported_tokens: AtomicU64::new(0),
         }
@@ -75,6 +90,7 @@ impl Belief {
         self.reach_chunks.store(ENDLESS, Relaxed);
         self.misses.store(0, Relaxed);
         self.ratio.set(PRIOR_TOKENS * TOKEN_BYTES, PRIOR_TOKENS);
+        self.media.set(MEDIUM_TOKENS, 1.0);
         self.predicted_tokens.store(0, Relaxed);
         self.reported_tokens.store(0, Relaxed);
     }
@@ -104,9 +120,30 @@ impl Belief {
         self.reported_tokens.fetch_add(reported_tokens, Relaxed);
     }
 
-    /// Learns how many tokens a key of so many bytes has.
-    pub fn learn_token_bytes(&self, key_bytes: u64, prompt_tokens: u64) {
-        self.ratio.learn(key_bytes as f32, prompt_tokens as f32, WINDOW_TOKENS);
+    /// Tokens, and the media that they were: to be summed in the same way.
+    #[inline]
+    pub fn media_tokens(&self) -> (f64, f64) {
+        let (tokens, media) = self.media.sums();
+        (f64::from(tokens), f64::from(media))
+    }
+
+    /// Learns how many tokens a key of so many bytes has, with so many media, which are in the key by their digests alone.
+    pub fn learn_token_bytes(&self, key_bytes: u64, media: u32, prompt_tokens: u64) {
+        let (bytes, tokens) = self.ratio.sums();
+        let known = bytes / tokens;
+        if media > 0 {
+            let each = (prompt_tokens as f32 - key_bytes as f32 / known) / media as f32;
+            let (known, count) = self.media.sums();
+            let known = known / count;
+            let each = each.clamp(known / MOST_TIMES, known * MOST_TIMES).clamp(MEDIUM_BOUNDS.0, MEDIUM_BOUNDS.1);
+            // The first ones count in full: what is assumed is no more than a guess.
+            let media = (media as f32).min((count * MOST_WEIGHT).max(1.0));
+            self.media.learn(each * media, media, MEDIUM_WINDOW);
+            return;
+        }
+        let said = (key_bytes as f32 / prompt_tokens as f32).clamp(known / MOST_TIMES, known * MOST_TIMES);
+        let weight = (prompt_tokens as f32).min(MOST_LESSON_TOKENS).min(tokens * MOST_WEIGHT);
+        self.ratio.learn(said * weight, weight, WINDOW_TOKENS);
     }
 
     /// Learns from an answer. True: the cache is gone, and so should be all marks.
@@ -180,12 +217,43 @@ mod tests {
     }
 
     #[test]
+    fn one_absurd_answer_moves_what_is_hardly_known_by_little() {
+        for (bytes, tokens) in [(8_000, 1), (8_000, 8_000_000), (1, 1_000_000), (u64::MAX, 1), (0, 5), (7, 0), (0, 0)] {
+            let belief = Belief::default();
+            belief.learn_token_bytes(bytes, 0, tokens);
+            let (bytes, tokens) = belief.bytes_and_tokens();
+            assert!((bytes / tokens / 4.0 - 1.0).abs() < 0.25, "{bytes} of {tokens}");
+        }
+    }
+
+    #[test]
+    fn an_image_counts_as_what_the_engine_says() {
+        let belief = Belief::default();
+        let each = || belief.media_tokens().0 / belief.media_tokens().1;
+        for _ in 0..30 {
+            // 400 bytes of text are 100 tokens.
+            belief.learn_token_bytes(400, 2, 100 + 2 * 300);
+        }
+        assert!((each() / 300.0 - 1.0).abs() < 0.2, "{}", each());
+        assert!(
+            (belief.bytes_and_tokens().0 / belief.bytes_and_tokens().1 - 4.0).abs() < 1e-3,
+            "text stays what it is"
+        );
+        belief.learn_token_bytes(400, 1, u64::MAX);
+        belief.learn_token_bytes(400, u32::MAX, 0);
+        assert!((each() / 300.0 - 1.0).abs() < 0.5, "{}", each());
+    }
+
+    #[test]
     fn bytes_a_token_follow_the_answers() {
         let belief = Belief::default();
         let token_bytes = || belief.bytes_and_tokens().0 / belief.bytes_and_tokens().1;
         assert!((token_bytes() - 4.0).abs() < 1e-6);
-        (0..100).for_each(|_| belief.learn_token_bytes(25_000, 10_000));
+        (0..100).for_each(|_| belief.learn_token_bytes(25_000, 0, 10_000));
         assert!((token_bytes() - 2.5).abs() < 0.01);
+        belief.learn_token_bytes(25_000, 0, 25_000_000);
+        belief.learn_token_bytes(25_000, 0, 1);
+        assert!((token_bytes() - 2.5).abs() < 0.05, "an answer that lies moves little: {}", token_bytes());
         belief.count(7, 5);
         belief.count(1, 1);
         assert_eq!((belief.predicted_tokens(), belief.reported_tokens()), (8, 6));

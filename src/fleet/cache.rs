@@ -23,6 +23,9 @@ pub const APART: u32 = 32;
 const LEAST_STEP: u64 = 64;
 const STEPS: usize = 2048;
 
+/// No memory holds more: a terabyte at a byte a token.
+const MOST_TOKENS: u64 = 1 << 40;
+
 /// Entries of the clock's ring; it comes round after four million tokens of four bytes.
 const BUCKETS: usize = 4096;
 
@@ -122,6 +125,7 @@ impl Cache {
 
     /// What the engine says of itself.
     pub fn set_capacity_tokens(&self, tokens: u64) {
+        let tokens = tokens.min(MOST_TOKENS);
         if tokens > 0 {
             self.rings.get_or_init(|| Rings::new(tokens));
         }
@@ -235,8 +239,8 @@ impl Cache {
 
     fn end(&self, rings: &Rings, taken: u32, leaves: Leaves) {
         self.held.fetch_sub(i64::from(taken), Relaxed);
-        // An answer's length is the engine's word: one that fills the queue leaves nothing else in it, however long it is.
-        let out = u64::from(taken) + u64::from(leaves.answer).min(rings.step * STEPS as u64);
+        // More than the ring turns it no further.
+        let out = (u64::from(taken) + u64::from(leaves.answer)).min(STEPS as u64 * rings.step);
         let before = self.end.fetch_add(out, Relaxed);
         let after = before + out;
         while after / rings.step >= self.first.load(Relaxed) + STEPS as u64 {

@@ -8,6 +8,12 @@
 //! the engine took for it. The factor is such time over expected work, over a window of so many seconds of expected work.
 //! Whoever compares all backends sets the one that choices go by.
 //!
+//! Of a whole answer the first token is not seen. It was there when the answer was, less the time of its steps. Where a step
+//! is not known, the steps took so much longer or shorter as all of it did than expected. Where the steps are most of the
+//! time, a small error in them is a large one in what is left: such an answer weighs less.
+//!
+//! **Step.** Seconds from one token of an answer to the next: by streams, and by what engines say of themselves.
+//!
 //! **Busy.** Work sent of late, fading: the share of its time that the backend spends on prompts. **Size.** The work of the
 //! prompt to which a second of its work belonged on average, fading with work.
 //!
@@ -27,6 +33,19 @@ const PRIOR_S: f32 = 0.5;
 
 /// Bounds of the factor: engines a hundred times faster or slower than assumed are still told apart.
 const FACTORS: (f32, f32) = (0.01, 100.0);
+
+/// A prompt that took more than so many times what the factor says, or less than the part, teaches no more than that.
+const MOST_SURPRISE: f64 = 8.0;
+
+/// Tokens of answers whose steps are remembered, and the longest step there is.
+const STEP_WINDOW_TOKENS: f32 = 4096.0;
+const LONGEST_STEP_S: f64 = 10.0;
+
+/// Below this share of the expected time, a prompt beside known steps weighs less.
+const CLEAR_SHARE: f64 = 0.2;
+
+/// No prompt is more work: a day.
+const MOST_WORK_S: f64 = 86_400.0;
 
 /// Seconds in which work of late fades to 1/e.
 const LATE_S: f32 = 90.0;
@@ -57,6 +76,8 @@ pub struct Prefill {
     size: AtomicU32,
     /// Seconds taken, seconds expected.
     learnt: Ratio,
+    /// Seconds, tokens of answers; nothing before anything is known.
+    step: Ratio,
 }
 
 impl Default for Prefill {
@@ -73,6 +94,7 @@ impl Default for Prefill {
             factor: AtomicU32::new(1.0_f32.to_bits()),
             size: AtomicU32::new(0.0_f32.to_bits()),
             learnt: Ratio::new(PRIOR_S, PRIOR_S),
+            step: Ratio::new(0.0, 0.0),
         }
     }
 }
@@ -131,6 +153,7 @@ impl Prefill {
     /// Another backend begins with the speed of a first one. What is counted belongs to the guards that will release it.
     pub(super) fn forget(&self) {
         self.learnt.set(PRIOR_S, PRIOR_S);
+        self.step.set(0.0, 0.0);
         self.set_factor(1.0);
         self.late.store(0, Relaxed);
         self.size.store(0.0_f32.to_bits(), Relaxed);
@@ -172,13 +195,28 @@ impl Prefill {
     }
 
     pub(super) fn set_factor(&self, factor: f64) {
-        self.factor.store((factor as f32).to_bits(), Relaxed);
+        if factor.is_finite() {
+            self.factor.store((factor as f32).clamp(FACTORS.0, FACTORS.1).to_bits(), Relaxed);
+        }
     }
 
     /// How many times longer work has taken than expected.
     pub fn learnt_factor(&self) -> f64 {
         let (taken_s, expected_s) = self.learnt.sums();
         f64::from((taken_s / expected_s).clamp(FACTORS.0, FACTORS.1))
+    }
+
+    /// Learns that `tokens` of answers took `seconds`, one after another.
+    pub fn learn_step(&self, seconds: f64, tokens: f64) {
+        if tokens > 0.0 && tokens < f64::from(u32::MAX) {
+            self.step.learn(seconds.min(LONGEST_STEP_S * tokens) as f32, tokens as f32, STEP_WINDOW_TOKENS);
+        }
+    }
+
+    /// Seconds from one token of an answer to the next, if that is known.
+    pub fn step_s(&self) -> Option<f64> {
+        let (seconds, tokens) = self.step.sums();
+        (tokens > 0.0).then(|| f64::from(seconds / tokens))
     }
 
     #[inline]
@@ -189,8 +227,9 @@ impl Prefill {
     /// Counts a request until the guard is dropped: `work_s` of expected work, uncorrected, and `tokens` of prompt. Only of
     /// a streamed answer the first token is seen before the end.
     pub fn begin(&self, work_s: f64, tokens: u64, streamed: bool, now_ns: u64) -> Computing<'_> {
+        let work_s = if work_s.is_finite() { work_s.clamp(0.0, MOST_WORK_S) } else { 0.0 };
         let work_ns = (work_s * NS) as u64;
-        self.queued_ns.fetch_add(work_ns, Relaxed);
+        let ahead_ns = self.queued_ns.fetch_add(work_ns, Relaxed);
         self.waiting_tokens.fetch_add(tokens, Relaxed);
         self.add_late(work_s * self.factor(), now_ns);
         self.add_size(work_s as f32);
@@ -198,7 +237,7 @@ impl Prefill {
             self.turn_ns.store(now_ns, Relaxed);
         }
         self.computing.fetch_add(u32::from(streamed), Relaxed);
-        Computing { prefill: self, work_ns, tokens, streamed, sent_ns: now_ns, decoding: false, sample: None }
+        Computing { prefill: self, work_ns, ahead_ns, tokens, streamed, sent_ns: now_ns, decoding: false, sample: None }
     }
 
     #[inline]
@@ -218,6 +257,8 @@ impl Prefill {
     }
 
     fn learn(&self, taken_s: f64, expected_s: f64) {
+        let usual_s = self.learnt_factor() * expected_s;
+        let taken_s = taken_s.max(usual_s / MOST_SURPRISE).min(usual_s * MOST_SURPRISE);
         self.learnt.learn(taken_s as f32, expected_s as f32, WINDOW_S);
     }
 }
@@ -227,6 +268,8 @@ impl Prefill {
 pub struct Computing<'a> {
     prefill: &'a Prefill,
     work_ns: u64,
+    /// What was queued when it was sent.
+    ahead_ns: u64,
     tokens: u64,
     streamed: bool,
     sent_ns: u64,
@@ -248,6 +291,30 @@ impl Computing<'_> {
         self.decoding = true;
         self.prefill.decoding.fetch_add(1, Relaxed);
         self.prefill.kv_tokens.fetch_add(self.tokens, Relaxed);
+    }
+
+    /// The whole answer is there, of `tokens` tokens. `step_s`: what a step takes by the flags, for an engine of which no step
+    /// is known.
+    pub fn whole(&mut self, now_ns: u64, slowdown: f64, tokens: u64, step_s: f64) {
+        if self.decoding || self.sample.is_some() {
+            return;
+        }
+        let factor = self.prefill.learnt_factor();
+        let known_step_s = self.prefill.step_s();
+        let steps_s = tokens.saturating_sub(1) as f64 * known_step_s.unwrap_or(step_s * factor);
+        let expected_s = |work_ns: u64| work_ns as f64 / NS * factor * slowdown;
+        let work_s = expected_s(self.work_ns);
+        let total_s = now_ns.saturating_sub(self.sent_ns) as f64 / NS;
+        // What was ahead of it may have been computed already: it explains as much as there is to explain.
+        let waited_s = (total_s - steps_s - work_s).max(0.0).min(expected_s(self.ahead_ns));
+        let (surprise, weight) = match known_step_s {
+            Some(_) => (1.0, (work_s / (work_s + steps_s).max(1e-9) / CLEAR_SHARE).min(1.0)),
+            None => (total_s / (waited_s + work_s + steps_s).max(1e-9), 1.0),
+        };
+        let first_ns = now_ns.saturating_sub((steps_s * surprise * NS) as u64);
+        let turn_ns = self.prefill.turn_ns.fetch_max(first_ns, Relaxed).max(self.sent_ns);
+        let taken_s = first_ns.saturating_sub(turn_ns) as f64 / NS;
+        self.sample = Some((taken_s / slowdown * weight, self.work_ns as f64 / NS * weight));
     }
 
     /// Its answer is an error, or broke off: nothing is learnt of it.
@@ -318,6 +385,58 @@ mod tests {
             now += 7 * S;
         }
         assert!((prefill.learnt_factor() - 3.0).abs() < 0.05, "{}", prefill.learnt_factor());
+    }
+
+    /// What an engine that is so many times slower teaches by whole answers, with steps of 10 ms, several at a time.
+    fn by_whole_answers(slower: f64, at_a_time: u64, knows_steps: bool) -> f64 {
+        let prefill = Prefill::default();
+        if knows_steps {
+            prefill.learn_step(slower * 0.01 * 1000.0, 1000.0);
+        }
+        let ns = |seconds: f64| (seconds * 1e9) as u64;
+        for round in 0..150 {
+            let sent = round * 100 * S;
+            let mut all: Vec<_> = (0..at_a_time).map(|_| prefill.begin(0.2, 1, false, sent)).collect();
+            // Computed one after another, decoded together.
+            for (before, one) in (1_u32..).zip(&mut all) {
+                one.whole(sent + ns(slower * (0.2 * f64::from(before) + 0.5)), 1.0, 51, 0.01);
+            }
+        }
+        prefill.learnt_factor()
+    }
+
+    #[test]
+    fn whole_answers_teach_what_streams_do() {
+        for slower in [0.5, 1.0, 3.0, 10.0] {
+            for (at_a_time, knows_steps) in [(1, true), (1, false), (4, true), (4, false)] {
+                let factor = by_whole_answers(slower, at_a_time, knows_steps);
+                assert!((factor / slower - 1.0).abs() < 0.2, "{slower}, {at_a_time}, {knows_steps}: {factor}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_stall_teaches_little_and_no_figure_makes_it_no_number() {
+        let prefill = Prefill::default();
+        let mut now = 0;
+        let mut send = |taken_ns: u64| {
+            prefill.begin(0.1, 1, true, now).first_token(now + taken_ns, 1.0);
+            now += 10_000 * S;
+        };
+        (0..200).for_each(|_| send(S / 10));
+        send(9_000 * S);
+        assert!(prefill.learnt_factor() < 1.1, "{}", prefill.learnt_factor());
+        let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1e300, 1e-300];
+        for (&a, &b) in odd.iter().flat_map(|a| odd.iter().map(move |b| (a, b))) {
+            prefill.learn_step(a, b);
+            prefill.begin(a, 1 << 40, true, 0).first_token(u64::MAX, b);
+            prefill.begin(a, 1 << 40, false, 0).whole(u64::MAX, b, u64::MAX, a);
+            prefill.set_factor(a);
+            let seen = prefill.look(u64::MAX);
+            assert!(prefill.learnt_factor().is_finite() && seen.factor > 0.0, "{a} {b}: {seen:?}");
+            assert!([seen.queue_s, seen.busy, seen.size_s, seen.factor].iter().all(|figure| figure.is_finite()));
+            assert!(prefill.step_s().is_none_or(f64::is_finite));
+        }
     }
 
     #[test]

@@ -23,8 +23,11 @@ impl Ratio {
         self.0.store(pack(part, whole), Relaxed);
     }
 
-    /// Adds to both, and keeps the whole within `window`.
+    /// Adds to both, and keeps the whole within `window`. What is no number, or less than nothing, is not added.
     pub(super) fn learn(&self, part: f32, whole: f32, window: f32) {
+        if !(part >= 0.0 && whole > 0.0 && part.is_finite() && whole.is_finite()) {
+            return;
+        }
         let (mut parts, mut wholes) = self.sums();
         parts += part;
         wholes += whole;
@@ -40,6 +43,17 @@ fn pack(part: f32, whole: f32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::Ratio;
+
+    #[test]
+    fn what_is_no_number_is_not_added() {
+        let ratio = Ratio::new(4.0, 1.0);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0] {
+            ratio.learn(bad, 1.0, 10.0);
+            ratio.learn(1.0, bad, 10.0);
+        }
+        ratio.learn(1.0, 0.0, 10.0);
+        assert_eq!(ratio.sums(), (4.0, 1.0));
+    }
 
     #[test]
     fn what_is_learnt_outweighs_what_was_known_first_once_the_window_is_full() {

@@ -118,7 +118,7 @@ metrics! {
     PREFILL_BUSY_RATIO Gauge "trieway_prefill_busy_ratio" ["server"]
         "Share of its time that the backend spends on prompts, as ttft expects.";
     PREFILL_FACTOR Gauge "trieway_prefill_time_factor" ["server"]
-        "How many times longer the backend computes than the --ttft flags say, as learnt from first tokens.";
+        "How many times longer the backend computes than the --ttft flags say, as learnt from first tokens and whole answers.";
     CACHE_REACH_BYTES Gauge "trieway_cache_reach_bytes" ["server"]
         "Prompt bytes that the backend's cache keeps beside what runs: by the capacity that it tells, or as learnt from its answers.";
     TOKEN_BYTES Gauge "trieway_prompt_bytes_per_token" ["server"]

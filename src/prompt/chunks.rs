@@ -31,6 +31,9 @@ pub struct Chunks {
     key: Vec<u64>,
     bytes: u64,
     keys: &'static HashKeys,
+    /// Images and the like, which are in the key by their digests, and what they have in the body.
+    media: u32,
+    media_bytes: u64,
 }
 
 impl Chunks {
@@ -38,7 +41,17 @@ impl Chunks {
     /// When `chunk_bytes` is under [`MIN_CHUNK_BYTES`].
     pub fn new(chunk_bytes: usize, keys: &'static HashKeys) -> Self {
         assert!(chunk_bytes >= MIN_CHUNK_BYTES, "a chunk has at least {MIN_CHUNK_BYTES} bytes");
-        Self { chunk_bytes, link: 0, carry: vec![0; chunk_bytes].into(), carried: 0, key: Vec::new(), bytes: 0, keys }
+        Self {
+            chunk_bytes,
+            link: 0,
+            carry: vec![0; chunk_bytes].into(),
+            carried: 0,
+            key: Vec::new(),
+            bytes: 0,
+            media: 0,
+            media_bytes: 0,
+            keys,
+        }
     }
 
     /// Begins another key; forgets the one before, keeps its memory.
@@ -47,6 +60,8 @@ impl Chunks {
         self.carried = 0;
         self.key.clear();
         self.bytes = 0;
+        self.media = 0;
+        self.media_bytes = 0;
     }
 
     /// Whole chunks are hashed where they stand; only what crosses a chunk border is copied.
@@ -118,6 +133,22 @@ impl Chunks {
 
     pub(super) fn keys(&self) -> &'static HashKeys {
         self.keys
+    }
+
+    /// Something is fed by its digest that has so many bytes in the body.
+    pub(super) fn count_medium(&mut self, bytes: usize) {
+        self.media += 1;
+        self.media_bytes += bytes as u64;
+    }
+
+    /// Images and the like since `start`.
+    pub fn media(&self) -> u32 {
+        self.media
+    }
+
+    /// What they have in the body, of which the key has no more than digests.
+    pub fn media_bytes(&self) -> u64 {
+        self.media_bytes
     }
 
     pub fn chunk_bytes(&self) -> usize {

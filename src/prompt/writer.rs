@@ -126,6 +126,7 @@ impl<'c, 'b> Writer<'c, 'b> {
         self.tag(Tag::Media);
         let digest = text_hash(payload, text_hash(kind, self.chunks.keys().media));
         self.chunks.feed(&digest.to_le_bytes());
+        self.chunks.count_medium(payload.raw.len());
     }
 
     /// Token ids, as `next` gives them, four bytes each.

@@ -64,7 +64,7 @@ impl Speed {
 
     /// One over the seconds of a pass full of prompt.
     fn per_pass(&self) -> f64 {
-        1.0 / (self.pass_s + self.token_s * self.pass_tokens)
+        1.0 / (self.pass_s + self.token_s * self.pass_tokens).max(LEAST_WORK_S)
     }
 }
 
@@ -191,6 +191,9 @@ const LEAST_BUSY: f64 = 0.1;
 /// What is left of an answer that is being decoded.
 const LEFT: f64 = 0.5;
 
+/// A prompt is at least so much work, in seconds: with all flags at 0 it would be none.
+const LEAST_WORK_S: f64 = 1e-9;
+
 /// Scores that are closer than this are equal.
 const EQUAL_S: f64 = 1e-6;
 
@@ -201,7 +204,7 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
     // Divisions that are the same for all.
     let per_token = 1.0 / speed.pass_tokens;
     let (token_s, per_pass) = (speed.token_s + speed.pass_s * per_token, speed.per_pass());
-    let fairness = 1.0 + price.fair_tokens * token_s / speed.work_at(token_s, prompt_tokens, 0.0);
+    let fairness = 1.0 + price.fair_tokens * token_s / speed.work_at(token_s, prompt_tokens, 0.0).max(LEAST_WORK_S);
     let (mean_busy, mean_size_s) = means(outlooks);
     let busy = mean_busy.min(BUSIEST);
     let ahead_s = AHEAD_TOKENS * token_s / (mean_busy + LEAST_MEAN);
@@ -239,6 +242,8 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
             + corrected_s * (work_price - alike_price)
             + company_s * outlook.factor
             + ahead_s * outlook.busy;
+        // What is no number is worse than every number, so that one backend of which nonsense is known loses to all others.
+        let score = if score.is_finite() { score } else { f64::MAX };
         if score > best_score + EQUAL_S {
             continue;
         }
@@ -252,7 +257,7 @@ pub fn choose(prompt_tokens: f64, outlooks: &[Outlook], speed: &Speed, price: &P
     }
     best.map(|best| Expected {
         reason: reason(outlooks[best.index].held_tokens, most_held),
-        slowdown: best.slowdown + best_steps_s / best.work_s,
+        slowdown: best.slowdown + best_steps_s / best.work_s.max(LEAST_WORK_S),
         ..best
     })
 }
@@ -294,6 +299,31 @@ mod tests {
         assert!((SPEED.work_s(3000.0, 2000.0) - (0.021 + 0.0025)).abs() < 1e-12);
         assert!(SPEED.work_s(3000.0, 3000.0) > 0.0, "the last token is computed");
         assert!((SPEED.step_s(10.0, 100_000.0) * SPEED.per_pass() - (0.2e-3 + 5e-3) / 0.168).abs() < 1e-12);
+    }
+
+    #[test]
+    fn whatever_is_said_of_a_backend_one_is_chosen_and_not_the_one_of_which_nonsense_is_known() {
+        let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e300];
+        let set = |at: usize, value: f64| {
+            let mut outlook = IDLE;
+            let figures =
+                [&mut outlook.held_tokens, &mut outlook.queue_s, &mut outlook.factor, &mut outlook.room_tokens];
+            *figures.into_iter().nth(at).expect("a figure") = value;
+            outlook
+        };
+        for turn in 0..2000 {
+            let draw = |n: u64| mix(turn * 7 + n) as usize;
+            let outlooks: Vec<Outlook> = (0..4).map(|n| set(draw(n) % 4, odd[draw(n + 9) % odd.len()])).collect();
+            let chosen = choose(1000.0, &outlooks, &SPEED, &PRICE, mix(turn)).expect("one of them");
+            assert!(chosen.index < outlooks.len());
+        }
+        for turn in 0..100 {
+            let nonsense = Outlook { factor: f64::NAN, ..IDLE };
+            assert_eq!(choose(1000.0, &[nonsense, IDLE, nonsense], &SPEED, &PRICE, mix(turn)).expect("one").index, 1);
+        }
+        let nothing = Speed { pass_s: 0.0, token_s: 0.0, attention_s: 0.0, kv_token_s: 0.0, pass_tokens: 1.0 };
+        let expected = choose(1000.0, &[IDLE], &nothing, &PRICE, 0).expect("one");
+        assert!(expected.ttft_s.is_finite() && expected.slowdown.is_finite(), "{expected:?}");
     }
 
     #[test]

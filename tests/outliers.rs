@@ -121,6 +121,33 @@ fn an_ejected_backend_is_shown_and_comes_back_when_requests_find_it_well() {
 }
 
 #[test]
+fn who_comes_back_from_an_ejection_gets_its_share_and_no_more() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let state = Arc::clone(&fails);
+    let shaky = Origin::start(&["m"], move |peer, _| match state.load(Ordering::SeqCst) {
+        true => peer.send("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"),
+        false => peer.send(ok("{}")),
+    });
+    let sound = [Origin::plain(), Origin::plain()];
+    let urls = [shaky.url(), sound[0].url(), sound[1].url()];
+    let flags = ["--routing-logic", "prefixaware", "--outlier-consecutive-errors", "2", "--workers", "2"];
+    let ejection = ["--outlier-base-ejection-seconds", "0.3", "--outlier-max-ejection-seconds", "0.3"];
+    let router = Router::in_front_of(&urls, &[&flags[..], &ejection].concat());
+    let post = || router.post("/v1/completions", &completion("m", "x")).status;
+    let ejected = || router.metric(&format!("trieway_backend_ejected{{server=\"{}\"}}", shaky.url())) == 1.0;
+    eventually("it is ejected", || post() > 0 && ejected());
+    for _ in 0..300 {
+        post();
+    }
+    fails.store(false, Ordering::SeqCst);
+    eventually("it is found well", || post() == 200 && !ejected());
+    let before = shaky.count();
+    (0..120).for_each(|_| assert_eq!(post(), 200));
+    let got = shaky.count() - before;
+    assert!((20..=70).contains(&got), "{got} of 120 by three backends");
+}
+
+#[test]
 fn the_last_backend_is_never_ejected_nor_is_one_for_what_clients_send_or_for_being_busy() {
     for (status, alone, counts) in [("500 Oh", true, false), ("404 No", false, false), ("503 Busy", false, false)] {
         let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");

@@ -265,12 +265,28 @@ impl Members {
         self.list.iter()
     }
 
-    /// Takes in the requests that were begun since the last sum.
+    /// Takes in the requests that were begun since the last sum. Who is ejected keeps up with the one that has the least:
+    /// what it did not get meanwhile is not made up for at once when it comes back.
     pub(super) fn sum_windows(&mut self, shared: &Shared) {
         let (now, now_ms) = (Instant::now(), now_ms(shared));
         for member in &mut self.list {
             let cold_permille = member.cold_permille(shared.config.slow_start, now);
             member.window.sum(shared.fleet.load(member.slot), cold_permille, now_ms);
+        }
+        let ejected = |member: &Member| shared.fleet.outlier(member.slot).is_ejected();
+        for at in (0..self.list.len()).filter(|at| ejected(&self.list[*at])).collect::<Vec<_>>() {
+            self.join_least(at, shared, |other| !ejected(other));
+        }
+    }
+
+    /// Gives one the window of the one that has the least, of those which take requests for a model of its own.
+    fn join_least(&mut self, at: usize, shared: &Shared, counts: impl Fn(&Member) -> bool) {
+        let (before, rest) = self.list.split_at_mut(at);
+        let Some((member, after)) = rest.split_first_mut() else { return };
+        let others = before.iter().chain(after.iter());
+        let others = others.filter(|other| other.takes_requests && other.shares(member) && counts(other));
+        if let Some(least) = others.min_by_key(|other| other.window.level()) {
+            member.window.join(&least.window, shared.fleet.load(member.slot));
         }
     }
 
@@ -355,12 +371,8 @@ impl Members {
             if std::mem::replace(&mut self.list[at].takes_requests, takes) || !takes {
                 continue;
             }
-            let (before, rest) = self.list.split_at_mut(at);
-            let Some((member, after)) = rest.split_first_mut() else { continue };
-            let others = before.iter().chain(after.iter()).filter(|other| other.takes_requests && other.shares(member));
-            if let Some(least) = others.min_by_key(|other| other.window.level()) {
-                member.window.join(&least.window, shared.fleet.load(member.slot));
-            }
+            self.join_least(at, shared, |_| true);
+            let member = &mut self.list[at];
             if std::mem::replace(&mut member.is_late, true) {
                 member.warms_since = Some(now);
             }

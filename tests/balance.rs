@@ -152,7 +152,9 @@ const PROBED_OFTEN: [&str; 2] = ["--static-backend-health-check-interval", "1"];
 
 fn is_up(router: &Router, url: &str) -> bool {
     let engines: serde_json::Value = serde_json::from_str(&router.engines()).expect("JSON");
-    engines.as_array().expect("a list").iter().any(|engine| engine["url"] == url && engine["state"] == "up")
+    // One that has just gone is still called up, and marked.
+    let is_up = |engine: &serde_json::Value| engine["state"] == "up" && engine["unreachable"] == false;
+    engines.as_array().expect("a list").iter().any(|engine| engine["url"] == url && is_up(engine))
 }
 
 /// An address at which nothing listens.

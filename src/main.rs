@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             print!("{text}");
             return ExitCode::SUCCESS;
         }
-        Err(Failure::Refuse(line)) => return refuse(&line),
+        Err(Failure::Refuse(error)) => return refuse(&error.to_string()),
     };
     control::init_logging(&config.log);
     match start(config) {
@@ -42,7 +42,8 @@ fn main() -> ExitCode {
 fn top(options: Result<TopOptions, Failure>) -> ExitCode {
     match options.map(|options| look(&options)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(line)) | Err(Failure::Refuse(line)) => refuse(&line),
+        Ok(Err(line)) => refuse(&line),
+        Err(Failure::Refuse(error)) => refuse(&error.to_string()),
         Err(Failure::Print(text)) => {
             print!("{text}");
             ExitCode::SUCCESS

@@ -87,7 +87,7 @@ impl Shared {
             hashing: config
                 .hash_seed
                 .as_ref()
-                .map_or_else(OnceLock::new, |text| OnceLock::from(Hashing::new(HashSeed::of_text(&text.0)))),
+                .map_or_else(OnceLock::new, |text| OnceLock::from(Hashing::new(HashSeed::of_text(text.expose())))),
             phase: AtomicU8::new(Phase::Running as u8),
             born: Instant::now(),
             config,

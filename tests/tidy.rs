@@ -121,6 +121,24 @@ fn libraries_stay_in_their_rooms() {
     }
 }
 
+/// The only files that may take a secret out of its type: those that send it or compare it.
+const EXPOSES: &[&str] = &[
+    "config/cli.rs",
+    "config/secret.rs",
+    "control/fetch.rs",
+    "data/request.rs",
+    "data/worker.rs",
+    "shared.rs",
+    "top/fetch.rs",
+];
+
+#[test]
+fn a_secret_is_taken_out_of_its_type_where_it_is_sent_or_compared() {
+    for (below, _, code) in rooms() {
+        assert!(!code.contains("expose()") || EXPOSES.contains(&below.as_str()), "src/{below} exposes a secret");
+    }
+}
+
 #[test]
 fn pure_rooms_know_no_sockets_no_clock_and_no_threads() {
     for (below, room, code) in rooms() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use super::{CoalesceMode, IoMode, LogFormat, LogLevel, Policy, SpliceMode, parse_size};
+use super::{CoalesceMode, IoMode, LogFormat, LogLevel, Policy, Secret, SpliceMode, parse_size};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -49,7 +49,7 @@ pub(super) struct Args {
     pub(super) root_path: String,
     /// Clients must send this key as 'Authorization: Bearer KEY'
     #[arg(long, env = "TRIEWAY_API_KEY", hide_env_values = true, help_heading = "Listening", value_name = "KEY")]
-    pub(super) api_key: Option<String>,
+    pub(super) api_key: Option<Secret>,
 
     /// How backends are found: static (by --static-backends) or k8s (ready pods; in builds with Kubernetes support)
     #[arg(long, env = "TRIEWAY_SERVICE_DISCOVERY", default_value = "static", value_parser = ["static", "k8s"], hide_possible_values = true, help_heading = "Backends")]
@@ -171,7 +171,7 @@ pub(super) struct Args {
         help_heading = "Backends",
         value_name = "KEY"
     )]
-    pub(super) backend_api_key: Option<String>,
+    pub(super) backend_api_key: Option<Secret>,
     /// Send the client's Host field to the backends instead of their own
     #[arg(long, env = "TRIEWAY_PRESERVE_HOST", help_heading = "Backends")]
     pub(super) preserve_host: bool,
@@ -252,7 +252,7 @@ pub(super) struct Args {
         help_heading = "Routing",
         value_name = "SEED"
     )]
-    pub(super) prefix_hash_seed: Option<String>,
+    pub(super) prefix_hash_seed: Option<Secret>,
     /// File that keeps the trie from one run to the next: written when the router has drained, read when it starts
     #[arg(long, env = "TRIEWAY_STATE_FILE", help_heading = "Routing", value_name = "PATH")]
     pub(super) state_file: Option<PathBuf>,

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use clap::{CommandFactory, FromArgMatches};
 
 use super::args::Args;
+use super::secret::{ConfigError, quoted_key, quoted_url};
 use super::source::Source;
 use super::url::BackendUrl;
 use super::{
@@ -26,7 +27,7 @@ pub enum Failure {
     /// `--help` or `--version`: print it on stdout and exit 0.
     Print(String),
     /// One line for stderr: names the flag, the value and what to do; exit 2.
-    Refuse(String),
+    Refuse(ConfigError),
 }
 
 /// The command line as clap sees it; for tests that hold documents against it.
@@ -42,21 +43,24 @@ pub fn command() -> clap::Command {
 /// [`Failure`]: help or version text, or the one line that says what is wrong.
 pub fn from_args(args: &[String]) -> Result<Config, Failure> {
     if let Some(line) = unsupported::find(args.iter().skip(1).map(String::as_str)) {
-        return Err(Failure::Refuse(line));
+        return Err(Failure::Refuse(ConfigError::new(&line)));
     }
     Source::read(args).map_err(Failure::Refuse)?.config()
 }
 
 /// The configuration that `args` ask for, with the defaults of this command.
 pub(super) fn from_command(command: clap::Command, args: &[String]) -> Result<Config, Failure> {
-    let matches = command.try_get_matches_from(args).map_err(|error| clap_failure(&error))?;
-    let args = Args::from_arg_matches(&matches).map_err(|error| clap_failure(&error))?;
-    config(args).map_err(Failure::Refuse)
+    let matches = command.try_get_matches_from(args).map_err(clap_failure)?;
+    let args = Args::from_arg_matches(&matches).map_err(clap_failure)?;
+    config(args).map_err(|line| Failure::Refuse(ConfigError::new(&line)))
 }
 
-fn clap_failure(error: &clap::Error) -> Failure {
+fn clap_failure(mut error: clap::Error) -> Failure {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    let text = error.render().to_string();
+    let text = text_of(&mut error);
+    if let Some(stray) = stray(&error) {
+        return Failure::Refuse(ConfigError::new(&stray));
+    }
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
         return Failure::Print(text);
     }
@@ -68,10 +72,35 @@ fn clap_failure(error: &clap::Error) -> Failure {
         .collect::<Vec<_>>()
         .join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    Failure::Refuse(format!(
-        "{}; see trieway --help",
-        line.trim_end_matches("For more information, try '--help'.").trim_end()
-    ))
+    let line = line.trim_end_matches("For more information, try '--help'.").trim_end();
+    Failure::Refuse(ConfigError::new(&format!("{line}; see trieway --help")))
+}
+
+/// What clap says, with the value as it may be shown.
+pub(super) fn text_of(error: &mut clap::Error) -> String {
+    use clap::error::{ContextKind, ContextValue};
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) {
+        let quoted = quoted_url(value, value);
+        error.insert(ContextKind::InvalidValue, ContextValue::String(quoted));
+    }
+    error.render().to_string()
+}
+
+/// An argument that is no flag's is not quoted: a slip of the pen makes one of a key.
+fn stray(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let name = argument.strip_prefix("--").map(|name| quoted_key(name) == name);
+    match (error.kind(), name) {
+        (ErrorKind::UnknownArgument, Some(false)) => {
+            Some("there is a flag that is not known; see trieway --help".to_owned())
+        }
+        (ErrorKind::UnknownArgument, None) => Some(
+            "there is an argument that belongs to no flag (is there a blank in a value?); see trieway --help"
+                .to_owned(),
+        ),
+        _ => None,
+    }
 }
 
 /// A body that grows is held twice for a moment: the largest must fit.
@@ -241,14 +270,17 @@ fn backends(args: &Args) -> Result<Vec<StaticBackend>, String> {
     let labels = one_each("--static-model-labels", &args.static_model_labels, urls.len())?;
     let draining = list(&args.drain_backends)
         .into_iter()
-        .map(|text| BackendUrl::parse(text).map_err(|error| format!("--drain-backends: {error}")))
+        .map(|text| {
+            BackendUrl::parse_item(text, &args.drain_backends).map_err(|error| format!("--drain-backends: {error}"))
+        })
         .collect::<Result<HashSet<_>, _>>()?;
     let mut seen = HashSet::new();
     let backends: Vec<_> = urls
         .iter()
         .enumerate()
         .map(|(i, text)| {
-            let url = BackendUrl::parse(text).map_err(|error| format!("--static-backends: {error}"))?;
+            let url = BackendUrl::parse_item(text, &args.static_backends)
+                .map_err(|error| format!("--static-backends: {error}"))?;
             if !seen.insert(url.clone()) {
                 return Err(format!("--static-backends names {url} twice"));
             }
@@ -356,19 +388,20 @@ fn pin(text: &str) -> Result<Pin, String> {
     if cpus.is_empty() || distinct.len() != cpus.len() { Err(wrong()) } else { Ok(Pin::Cpus(cpus)) }
 }
 
-fn key(flag: &str, key: Option<String>) -> Result<Option<Secret>, String> {
+fn key(flag: &str, key: Option<Secret>) -> Result<Option<Secret>, String> {
+    let printable = |key: &str| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
     match key {
-        Some(key) if key.is_empty() || !key.bytes().all(|b| (0x21..0x7f).contains(&b)) => {
+        Some(key) if !printable(key.expose()) => {
             Err(format!("{flag} must be printable ASCII without blanks, and not empty"))
         }
-        key => Ok(key.map(Secret)),
+        key => Ok(key),
     }
 }
 
-fn hash_seed(seed: Option<String>) -> Result<Option<Secret>, String> {
+fn hash_seed(seed: Option<Secret>) -> Result<Option<Secret>, String> {
     let seed = key("--prefix-hash-seed", seed)?;
     match &seed {
-        Some(Secret(text)) if text.len() < MIN_HASH_SEED_BYTES => Err(format!(
+        Some(seed) if seed.expose().len() < MIN_HASH_SEED_BYTES => Err(format!(
             "--prefix-hash-seed must have {MIN_HASH_SEED_BYTES} characters or more, such as openssl rand -hex 16 gives"
         )),
         _ => Ok(seed),
@@ -392,7 +425,8 @@ mod tests {
     fn read(line: &str) -> Result<Config, String> {
         let args: Vec<String> = std::iter::once("trieway").chain(line.split_whitespace()).map(str::to_owned).collect();
         from_args(&args).map_err(|failure| match failure {
-            Failure::Print(text) | Failure::Refuse(text) => text,
+            Failure::Print(text) => text,
+            Failure::Refuse(error) => error.to_string(),
         })
     }
 

@@ -13,6 +13,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
+use super::secret::{quoted_key, quoted_url, without_quotations};
+
 /// One flag that a file sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -50,7 +52,8 @@ pub(super) fn read(text: &str) -> Result<Vec<Entry>, Fault> {
         let found = entries_of(&key.value, value, line).map_err(|what| Fault { line: Some(line), what })?;
         for entry in found {
             if entries.iter().any(|known: &Entry| known.flag == entry.flag) {
-                let what = format!("'{}' is given twice", entry.flag.replace('-', "_"));
+                let key = entry.flag.replace('-', "_");
+                let what = format!("'{}' is given twice", quoted_key(&key));
                 return Err(Fault { line: Some(line), what });
             }
             entries.push(entry);
@@ -63,8 +66,14 @@ fn syntax(error: &serde_saphyr::Error) -> Fault {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
     // The line is told by the caller, in the same form for all faults.
-    let what = first.rsplit_once(" at line ").map_or(first, |(what, _)| what);
-    Fault { line: error.location().map(|location| location.line()), what: what.to_owned() }
+    let first = first.rsplit_once(" at line ").map_or(first, |(what, _)| what);
+    let what = match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
+            format!("duplicate mapping key: {}", quoted_key(key.as_deref().unwrap_or_default()))
+        }
+        _ => without_quotations(first),
+    };
+    Fault { line: error.location().map(|location| location.line()), what }
 }
 
 fn entries_of(key: &str, value: Value, line: u64) -> Result<Vec<Entry>, String> {
@@ -97,7 +106,7 @@ fn entries_of(key: &str, value: Value, line: u64) -> Result<Vec<Entry>, String> 
             }
             entries
         }
-        (_, Value::Map(_)) => return Err(format!("'{key}' is a map: write a text or a list")),
+        (_, Value::Map(_)) => return Err(format!("'{}' is a map: write a text or a list", quoted_key(key))),
         (_, Value::List(items)) => vec![entry(&flag, joined(key, &items)?)],
         (_, Value::One(text)) => vec![entry(&flag, text)],
     })
@@ -116,6 +125,7 @@ fn rows(models: Pairs) -> Result<Vec<Row>, String> {
     for (model, details) in models {
         let model = model.value;
         let Value::Map(details) = details else {
+            let model = quoted_url(&model, &model);
             return Err(format!("'static_models': '{model}' is not a map with a key 'static_backends'"));
         };
         let (mut urls, mut kind, mut label) = (Vec::new(), String::new(), String::new());
@@ -128,11 +138,13 @@ fn rows(models: Pairs) -> Result<Vec<Row>, String> {
                 ("static_model_type", value) => kind = one("static_model_type", value)?,
                 ("static_model_label", value) => label = one("static_model_label", value)?,
                 (key, _) => {
+                    let (model, key) = (quoted_url(&model, &model), quoted_key(key));
                     return Err(format!("'static_models': '{model}' has a key '{key}' that is not known there"));
                 }
             }
         }
         if urls.is_empty() {
+            let model = quoted_url(&model, &model);
             return Err(format!("'static_models': '{model}' has no 'static_backends'"));
         }
         rows.extend(urls.into_iter().map(|url| Row {
@@ -148,14 +160,15 @@ fn rows(models: Pairs) -> Result<Vec<Row>, String> {
 fn one(key: &str, value: Value) -> Result<String, String> {
     match value {
         Value::One(text) => Ok(text),
-        _ => Err(format!("'{key}' holds something else than a text")),
+        _ => Err(format!("'{}' holds something else than a text", quoted_key(key))),
     }
 }
 
 fn joined(key: &str, items: &[String]) -> Result<String, String> {
-    match items.iter().find(|item| item.contains(',')) {
-        Some(item) => Err(format!("'{key}': '{item}' holds a comma, which separates items")),
-        None => Ok(items.join(",")),
+    // The item is not quoted: it may be a key.
+    match items.iter().any(|item| item.contains(',')) {
+        true => Err(format!("'{}': an item holds a comma, which separates items", quoted_key(key))),
+        false => Ok(items.join(",")),
     }
 }
 
@@ -290,7 +303,7 @@ mod tests {
             ("- a\n", 1, "not a map"),
             ("a: 1\nb: {c: d}\n", 2, "'b' is a map"),
             ("a: 1\nb:\n  - [x]\n", 3, "a list holds"),
-            ("a: 1\nb: [\"x,y\"]\n", 2, "'x,y' holds a comma"),
+            ("a: 1\nb: [\"x,y\"]\n", 2, "'b': an item holds a comma"),
             ("a_b: 1\na-b: 2\n", 2, "'a_b' is given twice"),
             ("p: 1\nstatic_models:\n  m: http://a:1\n", 2, "'m' is not a map"),
             ("static_models:\n  m:\n    static_backend: x\n", 1, "a key 'static_backend'"),

@@ -8,6 +8,7 @@ mod args;
 mod cli;
 mod file;
 mod memory;
+mod secret;
 mod size;
 mod source;
 mod top;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use cli::{Failure, command, from_args};
+pub use secret::{ConfigError, Secret};
 pub use size::parse_size;
 pub use source::Source;
 pub use top::{TopOptions, top_from_args};
@@ -73,16 +75,6 @@ pub struct Config {
     pub source: Source,
     /// Where the trie's beliefs are kept from one run to the next.
     pub state_file: Option<PathBuf>,
-}
-
-/// A value that must not be printed: `Debug` hides it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub String);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(…)")
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,8 @@ use clap::{ArgAction, ArgMatches, Command};
 
 use super::cli::{Failure, command, from_command};
 use super::file::{self, Entry};
-use super::{Config, unsupported};
+use super::secret::quoted_key;
+use super::{Config, ConfigError, unsupported};
 
 /// A larger file is no configuration.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -60,12 +61,17 @@ impl Source {
     ///
     /// # Errors
     /// One line that names the file and what is wrong.
-    pub fn read(args: &[String]) -> Result<Self, String> {
+    pub fn read(args: &[String]) -> Result<Self, ConfigError> {
         let mut files = Vec::new();
         // What is wrong with the command line is told by its own check; no file is read then.
         if let Ok(named) = command().ignore_errors(true).try_get_matches_from(args) {
             for flag in FILE_FLAGS {
-                files.extend(path(&named, flag).map(|path| Text::read(path, flag != "config")).transpose()?);
+                files.extend(
+                    path(&named, flag)
+                        .map(|path| Text::read(path, flag != "config"))
+                        .transpose()
+                        .map_err(|line| ConfigError::new(&line))?,
+                );
             }
         }
         Ok(Source { args: args.to_vec(), files })
@@ -75,7 +81,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read`].
-    pub fn again(&self) -> Result<Self, String> {
+    pub fn again(&self) -> Result<Self, ConfigError> {
         Source::read(&self.args)
     }
 
@@ -103,7 +109,7 @@ impl Source {
                 config.source = self;
                 Ok(config)
             }
-            Err(Failure::Refuse(line)) => Err(Failure::Refuse(self.blame(&line))),
+            Err(Failure::Refuse(error)) => Err(Failure::Refuse(ConfigError::new(&self.blame(&error.to_string())))),
             Err(print) => Err(print),
         }
     }
@@ -192,7 +198,7 @@ fn known(entry: &mut Entry, command: &Command) -> Result<(), String> {
         arg.get_long() == Some(&entry.flag) || arg.get_all_aliases().unwrap_or_default().contains(&entry.flag.as_str())
     };
     let Some(arg) = command.get_arguments().find(names).filter(|_| !forbidden) else {
-        return Err(format!("the key '{key}' is not known"));
+        return Err(format!("the key '{}' is not known", quoted_key(&key)));
     };
     if is_switch(arg) && !matches!(entry.value.as_str(), "true" | "false") {
         return Err(format!("'{key}' is on or off: write true or false"));

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use super::secret::quoted_url;
+
 /// Where a backend listens. Two URLs that name the same place compare equal: the host is lower case, the port is always
 /// there, and the base path has no slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,10 +29,17 @@ impl std::error::Error for UrlError {}
 
 impl BackendUrl {
     /// # Errors
-    /// A sentence that names the URL and what is wrong with it.
+    /// A sentence that names the URL, without what may be a secret in it, and what is wrong.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let refuse =
-            |what: &str| UrlError(format!("backend '{text}': {what}; write http://host:port or http://host:port/base"));
+        Self::parse_item(text, text)
+    }
+
+    /// One of a list, which says what may be shown of it.
+    pub(super) fn parse_item(text: &str, list: &str) -> Result<Self, UrlError> {
+        let refuse = |what: &str| {
+            let quoted = quoted_url(text, list);
+            UrlError(format!("backend '{quoted}': {what}; write http://host:port or http://host:port/base"))
+        };
         if text.bytes().any(|b| b <= b' ' || b == 0x7f) {
             return Err(refuse("it holds a space or a control character"));
         }
@@ -41,8 +50,9 @@ impl BackendUrl {
             None => return Err(refuse("it has no scheme")),
         };
         let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        if authority.contains('@') {
-            return Err(refuse("user names and passwords are not supported"));
+        // Also behind a slash, which a password may hold.
+        if text.contains('@') {
+            return Err(refuse("it holds an at sign; user names and passwords are not supported"));
         }
         if path.contains(['?', '#']) || authority.contains(['?', '#']) {
             return Err(refuse("a query or a fragment is not allowed"));
@@ -109,7 +119,7 @@ fn split_port(authority: &str) -> Option<(String, Option<&str>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::BackendUrl;
+    use super::{BackendUrl, quoted_url};
 
     #[test]
     fn one_form_for_one_place() {
@@ -140,6 +150,7 @@ mod tests {
             "http://h:65536",
             "http://h:80:80",
             "http://u@h:1",
+            "http://u:p/w@h:1",
             "http://h:1/?q",
             "http://h:1#f",
             "http://[::1",
@@ -149,7 +160,7 @@ mod tests {
             "http://h\n:1",
         ] {
             let error = BackendUrl::parse(text).expect_err(text).to_string();
-            assert!(error.starts_with(&format!("backend '{text}': ")), "{error}");
+            assert!(error.starts_with(&format!("backend '{}': ", quoted_url(text, text))), "{error}");
         }
     }
 }

@@ -108,8 +108,8 @@ fn request(target: &Target, method: Method, path: &str, body: Bytes) -> Result<R
         .header(HOST, target.url.authority())
         .header(USER_AGENT, AGENT)
         .header(CONNECTION, "close");
-    if let Some(Secret(key)) = &target.key {
-        request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+    if let Some(key) = &target.key {
+        request = request.header(AUTHORIZATION, format!("Bearer {}", key.expose()));
     }
     if !body.is_empty() {
         request = request.header(CONTENT_TYPE, "application/json");

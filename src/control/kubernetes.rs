@@ -17,7 +17,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 
 use super::plane::Plane;
-use crate::config::{BackendUrl, Kubernetes, MAX_BACKENDS, StaticBackend};
+use crate::config::{BackendUrl, ConfigError, Kubernetes, MAX_BACKENDS, StaticBackend};
 
 /// Between two attempts to find the cluster's configuration.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -50,7 +50,8 @@ pub(super) async fn run(plane: Arc<Plane>, options: Kubernetes) {
             Err(error) => {
                 if !std::mem::replace(&mut away, true) {
                     tracing::error!(
-                        "the Kubernetes API can't be asked for pods, the backends stay as they are: {error}"
+                        "the Kubernetes API can't be asked for pods, the backends stay as they are: {}",
+                        ConfigError::of_library(&error.to_string())
                     );
                 }
             }
@@ -65,8 +66,10 @@ async fn client() -> Client {
             Ok(client) => return client,
             Err(error) => {
                 tracing::error!(
-                    "--service-discovery k8s: no access to a cluster (a pod's service account, or KUBECONFIG): {error}; \
+                    "--service-discovery k8s: no access to a cluster (a pod's service account, or KUBECONFIG): {}; \
                      next attempt in {} s",
+                    // A file of access data may be quoted in it.
+                    ConfigError::of_library(&error.to_string()),
                     PAUSE.as_secs()
                 );
                 tokio::time::sleep(PAUSE).await;

@@ -19,7 +19,7 @@ use super::engine_stats::{EngineStats, ProcessMarks};
 use super::health::Health;
 use super::lanes::Lanes;
 use super::models::{Models, named};
-use crate::config::{Config, StaticBackend};
+use crate::config::{Config, ConfigError, StaticBackend};
 use crate::fleet::arrivals::Window;
 use crate::fleet::belief::ENDLESS;
 use crate::fleet::snapshot::{Backend, Rules, Snapshot, State};
@@ -214,7 +214,7 @@ pub(super) struct Loaded {
     #[serde(rename = "loaded_at")]
     pub(super) at_unix_s: u64,
     /// Why a later one was refused.
-    pub(super) last_error: Option<String>,
+    pub(super) last_error: Option<ConfigError>,
 }
 
 pub(super) struct Members {
@@ -257,7 +257,7 @@ impl Members {
     }
 
     /// A configuration was refused; the present one stays.
-    pub(super) fn refuse(&mut self, why: String) {
+    pub(super) fn refuse(&mut self, why: ConfigError) {
         self.loaded.last_error = Some(why);
     }
 

@@ -21,7 +21,7 @@ use super::members::{Member, Members};
 use super::state::{self, Known, Restored};
 use super::watch::Round;
 use super::{figures, scrape, watch};
-use crate::config::{BackendUrl, Config, StaticBackend};
+use crate::config::{BackendUrl, Config, ConfigError, StaticBackend};
 use crate::fleet::snapshot::State;
 use crate::shared::Shared;
 
@@ -83,7 +83,7 @@ impl Plane {
     }
 
     /// Another configuration was refused; the present one stays.
-    pub(super) fn refuse(&self, why: String) {
+    pub(super) fn refuse(&self, why: ConfigError) {
         let mut members = self.members();
         members.refuse(why);
         show_configuration(self.shared, &members);

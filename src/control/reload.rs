@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::plane::Plane;
-use crate::config::{Config, Failure, Source};
+use crate::config::{Config, ConfigError, Failure, Source};
 
 /// Between two looks at the files.
 const EVERY: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 const MOST_READS: u32 = 20;
 
 /// What the files were at a look; the line is why they could not be read.
-type Look = Result<Source, String>;
+type Look = Result<Source, ConfigError>;
 
 /// The SIGHUPs of this process. From here on they no longer end it.
 pub(super) fn hangups() -> Option<Signal> {
@@ -47,7 +47,7 @@ pub(super) async fn run(plane: Arc<Plane>, mut hangups: Option<Signal>) {
             continue;
         }
         seen = look.clone();
-        let wanted = look.and_then(|source| source.config().map_err(line));
+        let wanted = look.and_then(|source| source.config().map_err(error));
         match wanted.and_then(|config| same_discovery(&plane, config)) {
             Ok(config) => {
                 tell_fixed(&in_force, &config.source);
@@ -93,21 +93,22 @@ async fn settled(source: &Source, seen: &Look, asked: bool) -> Look {
 async fn read(source: &Source) -> Look {
     let source = source.clone();
     let read = tokio::task::spawn_blocking(move || source.again()).await;
-    read.unwrap_or_else(|error| Err(format!("the files cannot be read: {error}")))
+    read.unwrap_or_else(|error| Err(ConfigError::new(&format!("the files cannot be read: {error}"))))
 }
 
 /// Whoever finds the backends was started with the process.
-fn same_discovery(plane: &Plane, config: Config) -> Result<Config, String> {
+fn same_discovery(plane: &Plane, config: Config) -> Result<Config, ConfigError> {
     if config.kubernetes == plane.shared.config.kubernetes {
         Ok(config)
     } else {
-        Err("--service-discovery and the --k8s flags are in force only after a restart".to_owned())
+        Err(ConfigError::new("--service-discovery and the --k8s flags are in force only after a restart"))
     }
 }
 
-fn line(failure: Failure) -> String {
+fn error(failure: Failure) -> ConfigError {
     match failure {
-        Failure::Print(text) | Failure::Refuse(text) => text,
+        Failure::Print(text) => ConfigError::new(&text),
+        Failure::Refuse(error) => error,
     }
 }
 

@@ -154,7 +154,7 @@ fn authorize(
     }
     let given = scratch.request.field_kind(head, Name::Authorization).unwrap_or_default();
     let (scheme, given) = given.split_at_checked(7).unwrap_or_default();
-    if scheme.eq_ignore_ascii_case(b"Bearer ") && same_secret(key.0.as_bytes(), given) {
+    if scheme.eq_ignore_ascii_case(b"Bearer ") && same_secret(key.expose().as_bytes(), given) {
         return Ok(());
     }
     let message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'";

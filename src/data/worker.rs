@@ -167,7 +167,7 @@ impl Worker {
 /// The backends' key if there is one. The router's own is for the router: it is not sent on.
 fn authorization(config: &Config) -> Option<Vec<u8>> {
     match (&config.backend_api_key, &config.api_key) {
-        (Some(key), _) => Some(format!("Bearer {}", key.0).into_bytes()),
+        (Some(key), _) => Some(format!("Bearer {}", key.expose()).into_bytes()),
         (None, Some(_)) => Some(Vec::new()),
         (None, None) => None,
     }

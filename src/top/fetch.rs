@@ -22,7 +22,7 @@ fn get(options: &TopOptions, path: &str) -> Result<String, String> {
     let address = address.ok_or_else(|| format!("{} has no address", options.url.host))?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(fault)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(fault)?;
-    let authorization = options.api_key.as_ref().map(|key| format!("Authorization: Bearer {}\r\n", key.0));
+    let authorization = options.api_key.as_ref().map(|key| format!("Authorization: Bearer {}\r\n", key.expose()));
     let request = format!(
         "GET {}{path} HTTP/1.0\r\nHost: {}\r\n{}\r\n",
         options.url.base_path,

@@ -170,7 +170,16 @@ pub(crate) fn request(input: &[u8]) -> Option<Request> {
     let path_and_query = origin_form(method, target)?;
     let fields: Vec<_> = field_lines.iter().map(|line| field(line)).collect::<Option<_>>()?;
     let hosts = values(&fields, "host");
-    if hosts.len() > 1 || (http_11 && hosts.is_empty()) || !hosts.iter().all(|host| authority(host)) {
+    if hosts.len() > 1 || (http_11 && hosts.is_empty()) || !hosts.iter().all(|host| host.is_empty() || authority(host))
+    {
+        return None;
+    }
+    let counted = method == b"OPTIONS" || method == b"TRACE";
+    let limits = values(&fields, "max-forwards");
+    if counted
+        && (limits.len() > 1
+            || limits.iter().any(|limit| limit.is_empty() || !limit.chars().all(|c| c.is_ascii_digit())))
+    {
         return None;
     }
     if values(&fields, "expect").iter().any(|value| !value.eq_ignore_ascii_case("100-continue")) {
@@ -267,4 +276,49 @@ fn keep_alive(fields: &[(Vec<u8>, Vec<u8>)], http_11: bool) -> Option<bool> {
     }
     let has = |option: &str| options.iter().any(|o| o == option);
     Some(!has("close") && (http_11 || has("keep-alive")))
+}
+
+/// How an answer's body is delimited, its status and method aside.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ResponseBody {
+    Fixed(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// The head of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) length: usize,
+    pub(crate) status: u16,
+    pub(crate) body: ResponseBody,
+}
+
+/// `None`: no head of an answer, or not whole.
+pub(crate) fn response(input: &[u8]) -> Option<Head> {
+    let (lines, length) = head_lines(input)?;
+    let (first, field_lines) = lines.split_first()?;
+    let (version, rest) = first.split_at_checked(8)?;
+    let http_11 = match version {
+        b"HTTP/1.1" => true,
+        b"HTTP/1.0" => false,
+        _ => return None,
+    };
+    let status = match rest {
+        [b' ', a, b, c] | [b' ', a, b, c, b' ', ..] if [a, b, c].iter().all(|digit| digit.is_ascii_digit()) => {
+            [a, b, c].iter().fold(0, |status, digit| status * 10 + u16::from(**digit - b'0'))
+        }
+        _ => return None,
+    };
+    if !(100..600).contains(&status) || !rest[4..].iter().all(|c| printable(*c)) {
+        return None;
+    }
+    let fields: Vec<_> = field_lines.iter().map(|line| field(line)).collect::<Option<_>>()?;
+    keep_alive(&fields, http_11)?;
+    let body = match body(&fields, http_11)? {
+        Body::None => ResponseBody::UntilClose,
+        Body::Fixed(length) => ResponseBody::Fixed(length),
+        Body::Chunked => ResponseBody::Chunked,
+    };
+    Some(Head { length, status, body })
 }

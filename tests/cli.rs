@@ -112,7 +112,56 @@ fn a_unix_socket_is_listened_on_and_a_stale_one_replaced() {
     });
     let in_use = command(&["--uds", &path_text, "--static-backends", &origin.url()]).output().expect("runs");
     assert_eq!(in_use.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&in_use.stderr).contains("another process listens there"), "{in_use:?}");
+    assert!(std::os::unix::net::UnixStream::connect(&path).is_ok(), "it still has its path");
     child.kill().expect("ends");
     let _ = child.wait();
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
+fn whatever_is_no_stale_socket_is_left_where_it_is() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+    let folder = std::env::temp_dir().join(format!("trieway-uds-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("folder");
+    let path = |name: &str| folder.join(name);
+    std::fs::write(path("file"), "precious").expect("written");
+    std::fs::create_dir(path("folder")).expect("made");
+    drop(UnixListener::bind(path("stale")).expect("binds"));
+    symlink(path("stale"), path("link")).expect("linked");
+    symlink(path("nothing"), path("dangling")).expect("linked");
+    let _datagrams = UnixDatagram::bind(path("datagrams")).expect("binds");
+    // Nobody accepts here, and its queue is full.
+    let full = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+    full.bind(&socket2::SockAddr::unix(path("full")).expect("a path")).expect("binds");
+    full.listen(0).expect("listens");
+    let _waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let client = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+            client.set_nonblocking(true).expect("option");
+            let _ = client.connect(&socket2::SockAddr::unix(path("full")).expect("a path"));
+            client
+        })
+        .collect();
+    for (name, why) in [
+        ("file", "no socket"),
+        ("folder", "no socket"),
+        ("link", "no socket"),
+        ("dangling", "no socket"),
+        ("datagrams", "another process"),
+        ("full", "another process"),
+    ] {
+        let at = path(name);
+        let before = std::fs::symlink_metadata(&at).expect("it is there").file_type();
+        let flags = ["--uds", at.to_str().expect("UTF-8"), "--static-backends", "http://127.0.0.1:1"];
+        let refused = command(&flags).output().expect("runs");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{name}: {said}");
+        assert!(said.contains("--uds") && said.contains(name) && said.contains(why), "{name}: {said}");
+        assert_eq!(std::fs::symlink_metadata(&at).expect("it is still there").file_type(), before, "{name}");
+    }
+    assert_eq!(std::fs::read(path("file")).expect("still there"), b"precious");
+    assert!(std::fs::symlink_metadata(path("stale")).expect("still there").file_type().is_socket());
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -16,6 +16,8 @@ const HOW: RequestOut<'_> = RequestOut {
     preserve_host: false,
     authorization: None,
     upgrade_websocket: false,
+    max_forwards: None,
+    via: false,
 };
 
 fn forwarded(input: &str, how: RequestOut<'_>) -> String {
@@ -179,6 +181,8 @@ const BACK: ResponseOut<'_> = ResponseOut {
     keep_alive: true,
     client_version: Version::Http11,
     request_id: b"id-1",
+    date: b"",
+    via: false,
 };
 
 fn returned(input: &str, how: ResponseOut<'_>) -> String {
@@ -284,4 +288,45 @@ fn a_second_request_needs_no_memory_of_its_own() {
         (head.fields.as_ptr(), head.fields.capacity(), out.as_ptr(), out.capacity())
     };
     assert_eq!(serve(), serve());
+}
+
+#[test]
+fn the_router_names_itself_in_via_behind_those_before_it() {
+    let input = "GET / HTTP/1.0\r\nVia: 1.1 first\r\nHost: a\r\n\r\n";
+    let text = forwarded(input, RequestOut { via: true, ..HOW });
+    let vias: Vec<_> = text.lines().filter(|line| line.starts_with("Via")).collect();
+    assert_eq!(vias, ["Via: 1.1 first", "Via: 1.0 trieway"]);
+    let text = returned("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ResponseOut { via: true, ..BACK });
+    assert!(text.contains("\r\nVia: 1.1 trieway\r\n"), "{text}");
+    for text in [forwarded(input, HOW), returned("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", BACK)] {
+        assert!(!text.contains("trieway"), "{text}");
+    }
+}
+
+#[test]
+fn an_answer_gets_a_date_where_it_has_none() {
+    let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for (own, dates) in [("", 1), ("Date: x\r\n", 1), ("date: x\r\nDate: y\r\n", 2)] {
+        let input = format!("HTTP/1.1 200 OK\r\n{own}Content-Length: 0\r\n\r\n");
+        let text = returned(&input, ResponseOut { date: date.as_bytes(), ..BACK });
+        let found: Vec<_> = text.lines().filter(|line| line.to_ascii_lowercase().starts_with("date:")).collect();
+        assert_eq!((found.len(), text.contains(date)), (dates, own.is_empty()), "{text}");
+    }
+    let interim = returned("HTTP/1.1 103 Early Hints\r\n\r\n", ResponseOut { date: date.as_bytes(), ..BACK });
+    assert!(!interim.contains("Date"), "{interim}");
+}
+
+#[test]
+fn max_forwards_is_written_as_it_was_counted() {
+    let input = "OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: 7\r\n\r\n";
+    let text = forwarded(input, RequestOut { max_forwards: Some(6), ..HOW });
+    assert!(text.contains("\r\nMax-Forwards: 6\r\n") && text.matches("Max-Forwards").count() == 1, "{text}");
+    assert!(forwarded(input, HOW).contains("\r\nMax-Forwards: 7\r\n"));
+}
+
+#[test]
+fn an_empty_host_is_no_host() {
+    let text = forwarded("GET / HTTP/1.1\r\nHost:\r\n\r\n", RequestOut { preserve_host: true, ..HOW });
+    assert!(!text.contains("X-Forwarded-Host"), "{text}");
+    assert!(text.contains(&format!("\r\nHost: {}\r\n", String::from_utf8_lossy(HOW.authority))), "{text}");
 }

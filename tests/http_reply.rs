@@ -11,6 +11,7 @@ const REPLY: Reply<'_> = Reply {
     code: "model_not_found",
     message: "no model",
     request_id: b"id-1",
+    date: b"Sun, 06 Nov 1994 08:49:37 GMT",
     retry_after_s: None,
     keep_alive: true,
     head_only: false,
@@ -25,7 +26,7 @@ fn written(reply: &Reply<'_>) -> String {
 
 #[test]
 fn an_error_is_json_in_the_shape_of_openai() {
-    let expected = "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 88\r\nX-Request-Id: id-1\r\n\r\n\
+    let expected = "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: 88\r\nX-Request-Id: id-1\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n\
                     {\"error\":{\"message\":\"no model\",\"type\":\"invalid_request_error\",\"code\":\"model_not_found\"}}";
     assert_eq!(written(&REPLY), expected);
 }
@@ -62,6 +63,8 @@ fn the_head_says_what_the_reply_says() {
     assert!(head(Reply { keep_alive: false, ..REPLY }).ends_with("\r\nConnection: close"));
     assert!(head(Reply { version: Version::Http10, ..REPLY }).ends_with("\r\nConnection: keep-alive"));
     assert!(!head(REPLY).contains("Connection") && !head(REPLY).contains("Retry-After"));
+    assert!(head(REPLY).contains("\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT"));
+    assert!(!head(Reply { date: b"", ..REPLY }).contains("Date"));
     assert!(!head(Reply { request_id: b"", ..REPLY }).contains("X-Request-Id"));
     assert!(head(Reply { status: 405, ..REPLY }).contains("\r\nAllow: GET, "));
 }

@@ -228,15 +228,22 @@ fn field_lines_have_one_shape() {
 fn host_is_there_once_and_valid() {
     refused("GET / HTTP/1.1\r\n\r\n", 400);
     refused("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400);
+    refused("GET / HTTP/1.1\r\nHost:\r\nHost:\r\n\r\n", 400);
     refused("GET / HTTP/1.1\r\nHost: a\r\nhOST: b\r\n\r\n", 400);
     refused("GET http://a/ HTTP/1.1\r\n\r\n", 400);
     refused("GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400);
-    for host in ["", "a b", "a,b", "a/b", "u@a", "a:80:80", "a:x", "[::1", "a\u{e9}", "a?b", "http://a", "a\\b"] {
+    for host in ["a b", ":80", "a,b", "a/b", "u@a", "a:80:80", "a:x", "[::1", "a\u{e9}", "a?b", "http://a", "a\\b"] {
         refused(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400);
     }
-    for good in
-        ["GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost:a\r\n\r\n", "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n"]
-    {
+    for good in [
+        "GET / HTTP/1.0\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost:a\r\n\r\n",
+        "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        // RFC 9112 section 3.2: the target's URI has no authority.
+        "GET / HTTP/1.1\r\nHost:\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: \t \r\n\r\n",
+        "GET http://b/ HTTP/1.1\r\nHost:\r\n\r\n",
+    ] {
         assert!(judge(good.as_bytes()).is_ok(), "{good:?}");
     }
 }

@@ -175,3 +175,33 @@ fn websocket_needs_every_sign() {
     check("POST / HTTP/1.1", "Connection: Upgrade\r\nUpgrade: websocket\r\n", false);
     check("GET / HTTP/1.1", "Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n", false);
 }
+
+#[test]
+fn max_forwards_counts_for_options_and_trace_alone() {
+    use trieway::http::framing::{MaxForwards, max_forwards};
+    let read = |method: &str, fields: &str| {
+        let input = format!("{method} / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let (head, _) = judge(input.as_bytes()).unwrap();
+        max_forwards(&head, input.as_bytes()).map_err(|reject| reject.status())
+    };
+    for method in ["OPTIONS", "TRACE"] {
+        for (value, expected) in [
+            ("0", Ok(MaxForwards::Zero)),
+            ("000", Ok(MaxForwards::Zero)),
+            ("1", Ok(MaxForwards::Left(0))),
+            (" 10\t", Ok(MaxForwards::Left(9))),
+            ("99999999999999999999999", Ok(MaxForwards::Left(u64::from(u32::MAX) - 1))),
+            ("", Err(400)),
+            ("-1", Err(400)),
+            ("1,1", Err(400)),
+            ("0x0", Err(400)),
+        ] {
+            assert_eq!(read(method, &format!("max-forwards:{value}\r\n")), expected, "{method} {value:?}");
+        }
+        assert_eq!(read(method, ""), Ok(MaxForwards::Unlimited));
+        assert_eq!(read(method, "Max-Forwards: 0\r\nMax-Forwards: 0\r\n"), Err(400));
+    }
+    for method in ["GET", "POST", "options"] {
+        assert_eq!(read(method, "Max-Forwards: 0\r\n"), Ok(MaxForwards::Unlimited), "{method}");
+    }
+}

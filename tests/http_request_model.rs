@@ -12,6 +12,7 @@ fn parsed(input: &[u8]) -> Option<http_model::Request> {
     let mut head = RequestHead::new();
     let length = parse_request(input, &Limits::default(), &mut head).ok()??;
     let framing = framing::request(&head, input).ok()?;
+    framing::max_forwards(&head, input).ok()?;
     let target = head.target.of(input);
     Some(http_model::Request {
         length,

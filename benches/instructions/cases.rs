@@ -58,12 +58,16 @@ fn forward_both(turns: u64) {
         preserve_host: false,
         authorization: None,
         upgrade_websocket: false,
+        max_forwards: None,
+        via: true,
     };
     let to_client = ResponseOut {
         framing: OutFraming::Fixed(512),
         keep_alive: true,
         client_version: Version::Http11,
         request_id: to_backend.request_id,
+        date: b"Sun, 06 Nov 1994 08:49:37 GMT",
+        via: false,
     };
     let mut out = Vec::with_capacity(2048);
     for _ in 0..turns {

@@ -81,6 +81,8 @@ fn check_forwarded(input: &[u8], head: &RequestHead, framing: RequestFraming) {
         preserve_host: false,
         authorization: None,
         upgrade_websocket: framing.websocket,
+        max_forwards: None,
+        via: true,
     };
     let mut out = Vec::new();
     forward::request(&mut out, head, input, &how);

@@ -34,7 +34,7 @@ fn check_forwarded(input: &[u8], head: &ResponseHead, method: Method) {
         ResponseBody::Chunked | ResponseBody::UntilClose => OutFraming::Chunked,
     };
     let how =
-        ResponseOut { framing: out_framing, keep_alive: true, client_version: Version::Http11, request_id: b"id" };
+        ResponseOut { framing: out_framing, keep_alive: true, client_version: Version::Http11, request_id: b"id", date: b"", via: true };
     let mut out = Vec::new();
     forward::response(&mut out, head, input, &how);
     let mut again = ResponseHead::new();

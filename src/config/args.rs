@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use super::{CoalesceMode, IoMode, LogFormat, LogLevel, Policy, Secret, SpliceMode, parse_size};
+use super::{CoalesceMode, IoMode, LogFormat, LogLevel, Policy, Secret, SpliceMode, Via, parse_size};
 
 #[derive(Parser, Debug)]
 #[command(
@@ -175,6 +175,9 @@ pub(super) struct Args {
     /// Send the client's Host field to the backends instead of their own
     #[arg(long, env = "TRIEWAY_PRESERVE_HOST", help_heading = "Backends")]
     pub(super) preserve_host: bool,
+    /// Name the router in Via fields: off, requests, or both, which is answers, too
+    #[arg(long, env = "TRIEWAY_VIA", default_value = "requests", value_enum, help_heading = "Backends")]
+    pub(super) via: Via,
 
     /// Probe the backends (the default)
     #[arg(

@@ -201,6 +201,7 @@ fn config(args: Args) -> Result<Config, String> {
         max_connections: args.max_connections,
         allow_half_close: args.allow_half_close,
         preserve_host: args.preserve_host,
+        via: args.via,
         api_key: key("--api-key", args.api_key)?,
         backend_api_key: key("--backend-api-key", args.backend_api_key)?,
         hash_seed: hash_seed(args.prefix_hash_seed)?,

@@ -66,6 +66,7 @@ pub struct Config {
     pub max_connections: usize,
     pub allow_half_close: bool,
     pub preserve_host: bool,
+    pub via: Via,
     pub api_key: Option<Secret>,
     pub backend_api_key: Option<Secret>,
     /// From which the hashes of prompts are derived, if it was given.
@@ -118,6 +119,17 @@ pub enum CoalesceMode {
     Auto,
     /// Each is taken as it comes.
     Never,
+}
+
+/// Where `Via` says that a message came through the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Via {
+    /// Nowhere.
+    Off,
+    /// In requests, as RFC 9110 asks it of a gateway.
+    Requests,
+    /// In answers, too.
+    Both,
 }
 
 /// Whether and where worker threads are bound to CPUs.

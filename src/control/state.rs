@@ -10,13 +10,16 @@
 //! left out. A start time that is not known is NaN. The seed is a secret: whoever may read these bytes can make prompts that
 //! collide.
 //!
-//! Invariants: reading is bounded by a limit, whatever the bytes say, and a block at a time is in memory. When anything is
+//! Invariants: reading is bounded by a limit, whatever the bytes say, it takes a time that grows with their number and no
+//! faster, and a block at a time is in memory. When anything is
 //! wrong, the checksum at the end included, nothing that was read is believed.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::config::MAX_BACKENDS;
 use crate::prompt::HashSeed;
 use crate::trie::{Holder, Trie};
 
@@ -149,7 +152,18 @@ fn read_header(
         return Err("it was made with another --prefix-hash-seed".to_owned());
     }
     let count = u16::from_le_bytes(input.array()?);
-    (0..count).map(|_| read_backend(input)).collect()
+    if usize::from(count) > MAX_BACKENDS {
+        return Err(format!("it names {count} backends"));
+    }
+    let (mut backends, mut slots, mut urls) = (Vec::new(), HashSet::new(), HashSet::new());
+    for _ in 0..count {
+        let backend = read_backend(input)?;
+        if !slots.insert(backend.slot) || !urls.insert(backend.url.clone()) {
+            return Err("it names a backend twice".to_owned());
+        }
+        backends.push(backend);
+    }
+    Ok(backends)
 }
 
 fn read_backend(input: &mut Sum<impl Read>) -> Result<Known, String> {
@@ -166,7 +180,8 @@ fn read_backend(input: &mut Sum<impl Read>) -> Result<Known, String> {
 }
 
 fn read_runs(input: &mut Sum<impl Read>, trie: &Trie, holders: &[(u16, Holder)]) -> Result<usize, String> {
-    let holder = |slot: u16| holders.iter().find(|(theirs, _)| *theirs == slot).map(|(_, holder)| *holder);
+    let holders: HashMap<u16, Holder> = holders.iter().copied().collect();
+    let holder = |slot: u16| holders.get(&slot).copied();
     let (mut runs, mut block) = (0, Vec::new());
     loop {
         let length = u32::from_le_bytes(input.array()?) as usize;
@@ -319,6 +334,78 @@ mod tests {
         let last = flipped.len() - 1;
         flipped[last] ^= 1;
         assert_eq!(why(&flipped, 128), "its checksum is wrong");
+    }
+
+    /// A file of this header's backends and one block.
+    fn hostile(backends: &[(u16, &str)], block: &[u8]) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(128_u32.to_le_bytes());
+        bytes.extend(seed().bytes());
+        bytes.extend((backends.len() as u16).to_le_bytes());
+        for (slot, url) in backends {
+            bytes.extend(slot.to_le_bytes());
+            bytes.extend(f64::NAN.to_le_bytes());
+            bytes.extend((url.len() as u16).to_le_bytes());
+            bytes.extend(url.as_bytes());
+        }
+        if !block.is_empty() {
+            bytes.extend((block.len() as u32).to_le_bytes());
+            bytes.extend(block);
+        }
+        bytes.extend(0_u32.to_le_bytes());
+        bytes.extend(xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    fn run(hash: u64, marks: usize, slot: impl Fn(usize) -> u16) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(1_u16.to_le_bytes());
+        bytes.extend((marks as u16).to_le_bytes());
+        bytes.extend(0_u32.to_le_bytes());
+        for mark in 0..marks {
+            bytes.extend(slot(mark).to_le_bytes());
+            bytes.push(1);
+            bytes.extend(0_u32.to_le_bytes());
+        }
+        bytes.extend(hash.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn what_would_take_more_than_its_length_is_refused() {
+        let all_here = |known: &[Known]| vec![Some(1); known.len()];
+        let why = |bytes: &[u8]| read(&trie(), 128, LIMIT, bytes, own, all_here).expect_err("bad");
+        let many: Vec<_> =
+            (0..=u16::MAX).take(MAX_BACKENDS + 1).map(|slot| (slot, format!("http://h:{slot}"))).collect();
+        let many: Vec<_> = many.iter().map(|(slot, url)| (*slot, url.as_str())).collect();
+        assert_eq!(why(&hostile(&many, &[])), format!("it names {} backends", many.len()));
+        assert_eq!(why(&hostile(&[(0, "http://a:1"), (1, "http://a:1")], &[])), "it names a backend twice");
+        assert_eq!(why(&hostile(&[(0, "http://a:1"), (0, "http://b:1")], &[])), "it names a backend twice");
+        let marks = run(7, 65_535, |_| 0);
+        assert_eq!(why(&hostile(&[(0, "http://a:1")], &marks)), "a run with 65535 marks, more than one a backend");
+        let twice = run(7, 2, |_| 0);
+        assert_eq!(why(&hostile(&[(0, "http://a:1")], &twice)), "a run with 2 marks, more than one a backend");
+        assert!(
+            read(&trie(), 128, LIMIT, &hostile(&[(0, "http://a:1")], &run(7, 1, |_| 0))[..], own, all_here).is_ok()
+        );
+    }
+
+    /// Runs that all go to one place of the trie, which costs most: eight times as many take about eight times as long.
+    #[test]
+    fn the_time_of_the_worst_bytes_grows_with_their_length() {
+        let time = |runs: u64| {
+            let block: Vec<u8> = (0..runs).flat_map(|_| run(7, 1, |_| 0)).collect();
+            let bytes = hostile(&[(0, "http://a:1")], &block);
+            let took = (0..3).map(|_| {
+                let (trie, began) = (trie(), std::time::Instant::now());
+                read(&trie, 128, LIMIT, &bytes[..], own, |known| vec![Some(1); known.len()]).expect("valid");
+                began.elapsed()
+            });
+            took.min().expect("three times")
+        };
+        let (few, many) = (time(10_000), time(80_000));
+        assert!(many < 40 * few, "{few:?} for 10,000 runs and {many:?} for 80,000");
     }
 
     /// Whoever changes how prompts become chunk hashes must raise [`VERSION`], and put the new hash here.

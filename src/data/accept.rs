@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -99,16 +100,30 @@ fn unix(path: &Path, workers: usize) -> io::Result<Listeners> {
     let address = SockAddr::unix(path)?;
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     if let Err(error) = socket.bind(&address) {
-        let alive = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?.connect(&address).is_ok();
-        if error.kind() != io::ErrorKind::AddrInUse || alive {
+        if error.kind() != io::ErrorKind::AddrInUse {
             return Err(error);
         }
-        std::fs::remove_file(path)?;
+        remove_stale(path, &address)?;
         socket.bind(&address)?;
     }
     socket.listen(BACKLOG)?;
     let sockets = (0..workers).map(|_| Ok(vec![socket.try_clone()?])).collect::<io::Result<_>>()?;
     Ok(Listeners { sockets, shown: format!("unix:{}", path.display()) })
+}
+
+/// Removes a socket on which nobody listens any more, and nothing else.
+fn remove_stale(path: &Path, address: &SockAddr) -> io::Result<()> {
+    let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, what.to_owned()));
+    // Not followed: what a link leads to is not this router's to remove.
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        return refuse("something that is no socket is there: choose another path, or remove it");
+    }
+    let knock = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    match knock.connect(address) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        // Whatever else it says, somebody has it.
+        _ => refuse("another process listens there: stop it, or choose another path"),
+    }
 }
 
 /// Accepts from when the process runs until it drains; then empties the queue once more and closes the socket.
@@ -199,6 +214,7 @@ fn turn_away(worker: &Worker, mut socket: &socket2::Socket) {
             code: "too_many_connections",
             message: &format!("the router has {limit} connections open, its limit (--max-connections); try again"),
             request_id: b"",
+            date: &worker.date(),
             retry_after_s: Some(1),
             keep_alive: false,
             head_only: false,

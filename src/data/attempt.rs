@@ -22,6 +22,7 @@ use super::sabotage;
 use super::socket::Got;
 use super::tunnel;
 use super::upstream::{ConnectFailure, Target, Upstream};
+use crate::config::Via;
 use crate::http::forward::{self, OutFraming, RequestOut, ResponseOut};
 use crate::http::framing::{self, ResponseBody, ResponseFraming};
 use crate::http::head::{Name, parse_response};
@@ -274,6 +275,8 @@ impl Attempt<'_> {
                 preserve_host: config.preserve_host && matches!(self.target, Target::Backend(_)),
                 authorization,
                 upgrade_websocket: self.websocket(),
+                max_forwards: self.request.max_forwards,
+                via: config.via != Via::Off && matches!(self.target, Target::Backend(_)),
             },
         );
     }
@@ -319,6 +322,8 @@ impl Attempt<'_> {
             keep_alive: true,
             client_version: self.seen.version,
             request_id: &scratch.request_id,
+            date: b"",
+            via: false,
         };
         scratch.out.clear();
         forward::response(&mut scratch.out, &scratch.response, bytes, &how);
@@ -343,8 +348,14 @@ impl Attempt<'_> {
         };
         let keep_alive =
             self.seen.keep_alive && begun.sent_whole && framing != OutFraming::Close && !client.worker.draining();
-        let how =
-            ResponseOut { framing, keep_alive, client_version: self.seen.version, request_id: &scratch.request_id };
+        let how = ResponseOut {
+            framing,
+            keep_alive,
+            client_version: self.seen.version,
+            request_id: &scratch.request_id,
+            date: &client.worker.date(),
+            via: client.worker.shared.config.via == Via::Both && matches!(self.target, Target::Backend(_)),
+        };
         scratch.out.clear();
         forward::response(&mut scratch.out, &scratch.response, bytes.filled(), &how);
         let streamed = self.is_streamed(scratch, bytes.filled());

@@ -106,11 +106,26 @@ pub(super) async fn answer(
         status,
         body: &scratch.text,
         request_id: &scratch.request_id,
+        date: &worker.date(),
         keep_alive,
         head_only: seen.method == Method::Head,
         version: seen.version,
     };
     reply::json(&mut scratch.out, &answer);
+    client.send(&mut [IoSlice::new(&scratch.out)]).await?;
+    Ok(keep_alive)
+}
+
+/// Answers a request that may not be sent on any more. Gives whether the client may go on.
+pub(super) async fn last_recipient(client: &mut Client, scratch: &mut Scratch, seen: Seen) -> Result<bool, Failure> {
+    if seen.method == Method::Trace {
+        let message = "TRACE with Max-Forwards: 0 ends here, and the router answers no TRACE";
+        return Err(Refusal::invalid(405, "method_not_allowed", message).into());
+    }
+    let worker = client.worker.clone();
+    let keep_alive = seen.keep_alive && !worker.draining();
+    scratch.out.clear();
+    reply::options(&mut scratch.out, &scratch.request_id, &worker.date(), keep_alive, seen.version);
     client.send(&mut [IoSlice::new(&scratch.out)]).await?;
     Ok(keep_alive)
 }

@@ -82,6 +82,9 @@ async fn exchange(
         Destination::Explain => return explain::answer(client, scratch, &request, *seen).await.map(Some),
         Destination::Routed(_) | Destination::Any => {}
     }
+    if request.ends_here {
+        return control::last_recipient(client, scratch, *seen).await.map(Some);
+    }
     plan::scan(worker, scratch, request.body(), request.destination).await?;
     let mut plan = Plan::new(worker, scratch, request.head(), request.body(), request.destination)?;
     to_backends(worker, client, scratch, &mut request, &mut plan, *seen, started).await.map(Some)
@@ -248,6 +251,7 @@ async fn refuse(worker: &Worker, client: &mut Client, scratch: &mut Scratch, see
             code: refusal.code,
             message: &refusal.message,
             request_id: &scratch.request_id,
+            date: &worker.date(),
             retry_after_s: refusal.retry_after_s,
             keep_alive,
             head_only: seen.method == Method::Head,

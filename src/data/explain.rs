@@ -99,6 +99,7 @@ pub(super) async fn answer(
         status: 200,
         body: &body,
         request_id: &scratch.request_id,
+        date: &client.worker.date(),
         keep_alive,
         head_only: false,
         version: seen.version,

@@ -13,7 +13,7 @@ use crate::fleet::tenants::Tenant;
 use crate::http::chunked::Decoder;
 use crate::http::fault::Reject;
 use crate::http::forward::valid_request_id;
-use crate::http::framing::{self, BodyLength, RequestFraming};
+use crate::http::framing::{self, BodyLength, MaxForwards, RequestFraming};
 use crate::http::head::{Method, Name, Version};
 use crate::http::reply::CONTINUE;
 use crate::metrics::shard::Rejected;
@@ -30,6 +30,10 @@ pub(super) struct Request {
     _tenant: Option<Tenant<'static>>,
     pub(super) framing: RequestFraming,
     pub(super) destination: Destination,
+    /// `Max-Forwards` as it is sent on, if the request has one that counts.
+    pub(super) max_forwards: Option<u64>,
+    /// It may not be sent on any more.
+    pub(super) ends_here: bool,
     /// Length of the root path at the front of the target.
     pub(super) root_len: usize,
 }
@@ -88,6 +92,7 @@ impl Request {
         (seen.version, seen.method) = (scratch.request.version, scratch.request.method);
         set_request_id(scratch, head, || [worker.random(), worker.random()]);
         let framing = framing::request(&scratch.request, head)?;
+        let max_forwards = framing::max_forwards(&scratch.request, head)?;
         let (root_len, destination) = plan::place(&worker, &scratch.request, head);
         authorize(&worker.shared.config, scratch, head, destination)?;
         // What the head refuses is refused before the body. A short one is taken all the same: then the client may go on.
@@ -111,7 +116,18 @@ impl Request {
         client.socket.no_deadline();
         let bytes = client.split_input(head_len + body_len);
         seen.keep_alive = framing.keep_alive;
-        Ok(Request { bytes, head_len, body_len, _tenant: tenant?, framing, destination, root_len })
+        let left = if let MaxForwards::Left(left) = max_forwards { Some(left) } else { None };
+        Ok(Request {
+            bytes,
+            head_len,
+            body_len,
+            _tenant: tenant?,
+            framing,
+            destination,
+            max_forwards: left,
+            ends_here: max_forwards == MaxForwards::Zero,
+            root_len,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::buffer::Blocks;
 use super::call::Bells;
@@ -25,6 +25,7 @@ use super::turn::Turns;
 use super::upstream::Pools;
 use crate::config::Config;
 use crate::fleet::snapshot::Snapshot;
+use crate::http::date;
 use crate::http::limits::Limits;
 use crate::metrics::shard::Shard;
 use crate::shared::{Phase, Shared};
@@ -54,6 +55,7 @@ pub(super) struct Worker {
     pub(super) pools: RefCell<Pools>,
     snapshot: RefCell<Rc<View>>,
     random: Cell<u64>,
+    date: Cell<[u8; date::LENGTH]>,
     /// What the backends get in place of the client's `Authorization`; empty: they get none.
     pub(super) authorization: Option<Vec<u8>>,
 }
@@ -102,6 +104,7 @@ impl Worker {
             pools: RefCell::new(Pools::new(shared.fleet.slots())),
             snapshot: RefCell::new(Rc::new(View(shared.fleet.snapshot().load_full()))),
             random: Cell::new(seed),
+            date: Cell::new(today()),
             authorization: authorization(&shared.config),
         }))
     }
@@ -136,6 +139,11 @@ impl Worker {
         self.shard().pipes_busy.set(self.pipes.busy() as u64);
     }
 
+    /// The date for answers, as it was at the last tick.
+    pub(super) fn date(&self) -> [u8; date::LENGTH] {
+        self.date.get()
+    }
+
     pub(super) fn draining(&self) -> bool {
         self.shared.phase() >= Phase::Leaving
     }
@@ -154,6 +162,7 @@ impl Worker {
                 self.deadlines.end_idle();
             }
             self.deadlines.tick();
+            self.date.set(today());
             self.pools.borrow_mut().expire(self.deadlines.now_ms(), self.shared.config.times.upstream_idle);
             self.shared.trie.tick();
             self.blocks.trim();
@@ -162,6 +171,10 @@ impl Worker {
             }
         }
     }
+}
+
+fn today() -> [u8; date::LENGTH] {
+    date::of(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
 /// The backends' key if there is one. The router's own is for the router: it is not sent on.

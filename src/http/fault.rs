@@ -100,6 +100,7 @@ pub enum Reject {
     Length(LengthFault),
     TooManyConnectionOptions { limit: usize },
     Expectation,
+    MaxForwards,
     Chunk(ChunkError),
     BodyTooLarge { limit: u64 },
 }
@@ -124,6 +125,7 @@ impl Reject {
             | Self::Host
             | Self::Length(_)
             | Self::TooManyConnectionOptions { .. }
+            | Self::MaxForwards
             | Self::Chunk(_) => 400,
         }
     }
@@ -147,6 +149,7 @@ impl Reject {
             Self::Length(fault) => fault.code(),
             Self::TooManyConnectionOptions { .. } => "too_many_connection_options",
             Self::Expectation => "expectation_failed",
+            Self::MaxForwards => "invalid_max_forwards",
             Self::Chunk(fault) => fault.code(),
             Self::BodyTooLarge { .. } => "request_body_too_large",
         }
@@ -178,6 +181,7 @@ impl Reject {
             Self::TooManyConnectionOptions { limit } => {
                 return format!("the Connection header field names more than {limit} options").into();
             }
+            Self::MaxForwards => "Max-Forwards is not one decimal number",
             Self::Expectation => "the only expectation that can be met is 100-continue",
             Self::Chunk(fault) => return fault.message(),
             Self::BodyTooLarge { limit } => return format!("the request body is larger than {limit} bytes").into(),

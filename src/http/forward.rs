@@ -30,11 +30,16 @@ pub struct RequestOut<'a> {
     /// Replaces the client's `Authorization`: the whole value. Empty: none is sent.
     pub authorization: Option<&'a [u8]>,
     pub upgrade_websocket: bool,
+    /// In place of the client's `Max-Forwards`.
+    pub max_forwards: Option<u64>,
+    /// Say in `Via` that the request came this way.
+    pub via: bool,
 }
 
 /// Appends the head that goes to the backend.
 pub fn request(out: &mut Vec<u8>, head: &RequestHead, buf: &[u8], how: &RequestOut<'_>) {
-    let client_host = head.host(buf);
+    // An empty one names nobody.
+    let client_host = head.host(buf).filter(|host| !host.is_empty());
     push_request_line(out, head.method_span.of(buf), how);
     let host = if how.preserve_host { client_host.unwrap_or(how.authority) } else { how.authority };
     push_field(out, b"Host", host);
@@ -44,6 +49,7 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, buf: &[u8], how: &RequestO
         let keep = match field.kind {
             Name::Host | Name::ContentLength | Name::TransferEncoding | Name::Expect => false,
             Name::RequestId | Name::ForwardedFor => false,
+            Name::MaxForwards if how.max_forwards.is_some() => false,
             kind if is_hop_by_hop(kind) => false,
             Name::Authorization => how.authorization.is_none(),
             _ => !nominated.contains(field),
@@ -65,6 +71,14 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, buf: &[u8], how: &RequestO
         push_field(out, b"X-Forwarded-Host", host);
     }
     push_field(out, b"X-Request-Id", how.request_id);
+    if let Some(left) = how.max_forwards {
+        out.extend_from_slice(b"Max-Forwards: ");
+        push_decimal(out, left);
+        out.extend_from_slice(b"\r\n");
+    }
+    if how.via {
+        push_via(out, head.version);
+    }
     if how.upgrade_websocket {
         out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\n");
     }
@@ -92,6 +106,10 @@ pub struct ResponseOut<'a> {
     pub keep_alive: bool,
     pub client_version: Version,
     pub request_id: &'a [u8],
+    /// `Date` of an answer that has none, RFC 9110 section 6.6.1; empty: none is written.
+    pub date: &'a [u8],
+    /// Say in `Via` that the answer came this way.
+    pub via: bool,
 }
 
 /// Appends the head that goes to the client. A 1xx gets its end-to-end fields alone; a 101 also keeps its `Upgrade`.
@@ -105,6 +123,7 @@ pub fn response(out: &mut Vec<u8>, head: &ResponseHead, buf: &[u8], how: &Respon
     }
     out.extend_from_slice(b"\r\n");
     let nominated = Nominated::of(&head.fields, buf);
+    let mut dated = how.date.is_empty();
     for field in &head.fields {
         let keep = match field.kind {
             Name::ContentLength | Name::TransferEncoding | Name::RequestId => false,
@@ -113,8 +132,15 @@ pub fn response(out: &mut Vec<u8>, head: &ResponseHead, buf: &[u8], how: &Respon
             _ => !nominated.contains(field),
         };
         if keep {
+            dated |= field.kind == Name::Date;
             push_kept(out, field, buf);
         }
+    }
+    if !dated && head.status >= 200 {
+        push_field(out, b"Date", how.date);
+    }
+    if how.via && (head.status >= 200 || head.status == 101) {
+        push_via(out, head.version);
     }
     match head.status {
         101 => {
@@ -234,6 +260,14 @@ fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
+}
+
+/// Behind those that are there already: the order of the lines is the order of the way.
+fn push_via(out: &mut Vec<u8>, received: Version) {
+    out.extend_from_slice(match received {
+        Version::Http11 => b"Via: 1.1 trieway\r\n",
+        Version::Http10 => b"Via: 1.0 trieway\r\n",
+    });
 }
 
 fn push_content_length(out: &mut Vec<u8>, length: u64) {

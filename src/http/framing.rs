@@ -61,6 +61,38 @@ pub fn request(head: &RequestHead, buf: &[u8]) -> Result<RequestFraming, Reject>
     })
 }
 
+/// How many more times a request may be forwarded, RFC 9110 section 7.6.2: for OPTIONS and TRACE alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxForwards {
+    Unlimited,
+    /// Not at all: who has it answers.
+    Zero,
+    /// Counted down already.
+    Left(u64),
+}
+
+/// What `Max-Forwards` says about this request.
+///
+/// # Errors
+/// When it is not one decimal number.
+pub fn max_forwards(head: &RequestHead, buf: &[u8]) -> Result<MaxForwards, Reject> {
+    if !matches!(head.method, Method::Options | Method::Trace) {
+        return Ok(MaxForwards::Unlimited);
+    }
+    let mut values = head.fields.iter().filter(|field| field.kind == Name::MaxForwards);
+    match (values.next().map(|field| field.value.of(buf)), values.next()) {
+        (None, _) => Ok(MaxForwards::Unlimited),
+        (Some(value), None) if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+            // What does not fit is more than there can be proxies.
+            match decimal(value).unwrap_or(u64::from(u32::MAX)) {
+                0 => Ok(MaxForwards::Zero),
+                left => Ok(MaxForwards::Left(left - 1)),
+            }
+        }
+        _ => Err(Reject::MaxForwards),
+    }
+}
+
 /// How a response's body is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseBody {
@@ -112,6 +144,8 @@ fn check_host(head: &RequestHead, buf: &[u8]) -> Result<(), Reject> {
     match (hosts.next(), hosts.next()) {
         (None, _) if head.version == Version::Http11 => Err(Reject::HostMissing),
         (None, _) => Ok(()),
+        // Empty where the target's URI has no authority, RFC 9112 section 3.2.
+        (Some(host), None) if host.value.of(buf).is_empty() => Ok(()),
         (Some(host), None) if authority::is_valid(host.value.of(buf)) => Ok(()),
         (Some(_), None) => Err(Reject::Host),
         (Some(_), Some(_)) => Err(Reject::HostRepeated),

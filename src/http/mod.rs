@@ -15,6 +15,7 @@
 
 pub mod authority;
 pub mod chunked;
+pub mod date;
 pub mod fault;
 pub mod forward;
 pub mod framing;

@@ -23,6 +23,8 @@ pub enum Name {
     ForwardedFor,
     ForwardedProto,
     ForwardedHost,
+    MaxForwards,
+    Date,
     /// End to end, and of no interest here.
     Other,
 }
@@ -36,12 +38,14 @@ impl Name {
         match name.len() {
             2 if is(b"te") => Self::Te,
             4 if is(b"host") => Self::Host,
+            4 if is(b"date") => Self::Date,
             6 if is(b"expect") => Self::Expect,
             7 if is(b"upgrade") => Self::Upgrade,
             7 if is(b"trailer") => Self::Trailer,
             10 if is(b"connection") => Self::Connection,
             10 if is(b"keep-alive") => Self::KeepAlive,
             12 if is(b"content-type") => Self::ContentType,
+            12 if is(b"max-forwards") => Self::MaxForwards,
             12 if is(b"x-request-id") => Self::RequestId,
             13 if is(b"authorization") => Self::Authorization,
             14 if is(b"content-length") => Self::ContentLength,
@@ -84,6 +88,8 @@ mod tests {
         check("Content-Type", Name::ContentType);
         check("Content-Encoding", Name::ContentEncoding);
         check("X-Request-Id", Name::RequestId);
+        check("Max-Forwards", Name::MaxForwards);
+        check("Date", Name::Date);
         check("X-Forwarded-For", Name::ForwardedFor);
         check("X-Forwarded-Proto", Name::ForwardedProto);
         check("X-Forwarded-Host", Name::ForwardedHost);

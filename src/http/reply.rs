@@ -23,6 +23,8 @@ pub struct Reply<'a> {
     pub message: &'a str,
     /// Empty: none is sent.
     pub request_id: &'a [u8],
+    /// In the form of `http::date`; empty: none is sent.
+    pub date: &'a [u8],
     pub retry_after_s: Option<u32>,
     pub keep_alive: bool,
     /// The answer to `HEAD`: the same head, no body.
@@ -30,6 +32,8 @@ pub struct Reply<'a> {
     /// The client's.
     pub version: Version,
 }
+
+const ALLOW: &[u8] = b"\r\nAllow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 const OPEN: &[u8] = b"{\"error\":{\"message\":\"";
 const TYPE: &[u8] = b"\",\"type\":\"";
@@ -40,14 +44,14 @@ const END: &[u8] = b"\"}}";
 pub fn error(out: &mut Vec<u8>, reply: &Reply<'_>) {
     let fixed = OPEN.len() + TYPE.len() + CODE.len() + END.len();
     let length = fixed + escaped_length(reply.message) + escaped_length(reply.kind) + escaped_length(reply.code);
-    begin(out, reply.status, length, reply.request_id);
+    begin(out, reply.status, length, reply.request_id, reply.date);
     if let Some(seconds) = reply.retry_after_s {
         out.extend_from_slice(b"\r\nRetry-After: ");
         push_decimal(out, u64::from(seconds));
     }
     if reply.status == 405 {
         // RFC 9110 section 15.5.6 asks for it.
-        out.extend_from_slice(b"\r\nAllow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        out.extend_from_slice(ALLOW);
     }
     end(out, reply.keep_alive, reply.version);
     if !reply.head_only {
@@ -62,6 +66,8 @@ pub struct Answer<'a> {
     pub body: &'a [u8],
     /// Empty: none is sent.
     pub request_id: &'a [u8],
+    /// In the form of `http::date`; empty: none is sent.
+    pub date: &'a [u8],
     pub keep_alive: bool,
     /// The answer to `HEAD`: the same head, no body.
     pub head_only: bool,
@@ -71,14 +77,21 @@ pub struct Answer<'a> {
 
 /// Appends the whole answer.
 pub fn json(out: &mut Vec<u8>, answer: &Answer<'_>) {
-    begin(out, answer.status, answer.body.len(), answer.request_id);
+    begin(out, answer.status, answer.body.len(), answer.request_id, answer.date);
     end(out, answer.keep_alive, answer.version);
     if !answer.head_only {
         out.extend_from_slice(answer.body);
     }
 }
 
-fn begin(out: &mut Vec<u8>, status: u16, length: usize, request_id: &[u8]) {
+/// Appends the whole answer to an `OPTIONS` that must not be sent on.
+pub fn options(out: &mut Vec<u8>, request_id: &[u8], date: &[u8], keep_alive: bool, version: Version) {
+    begin(out, 200, 0, request_id, date);
+    out.extend_from_slice(ALLOW);
+    end(out, keep_alive, version);
+}
+
+fn begin(out: &mut Vec<u8>, status: u16, length: usize, request_id: &[u8], date: &[u8]) {
     out.extend_from_slice(b"HTTP/1.1 ");
     push_decimal(out, u64::from(status));
     out.push(b' ');
@@ -88,6 +101,10 @@ fn begin(out: &mut Vec<u8>, status: u16, length: usize, request_id: &[u8]) {
     if !request_id.is_empty() {
         out.extend_from_slice(b"\r\nX-Request-Id: ");
         out.extend_from_slice(request_id);
+    }
+    if !date.is_empty() {
+        out.extend_from_slice(b"\r\nDate: ");
+        out.extend_from_slice(date);
     }
 }
 

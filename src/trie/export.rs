@@ -26,12 +26,24 @@ const EXPORT_BUCKETS: usize = 64;
 const HEAD_BYTES: usize = 8;
 const MARK_BYTES: usize = 7;
 
+/// Marks of a run: one a slot, and no trie has more slots. Each is compared with those before it.
+const MAX_MARKS: usize = 1024;
+
 /// Why bytes are no run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportError {
     CutOff,
-    RunLength { length: u16 },
-    Held { held: u8, length: u16 },
+    RunLength {
+        length: u16,
+    },
+    /// More marks than there are slots, or two of one slot.
+    Marks {
+        marks: u16,
+    },
+    Held {
+        held: u8,
+        length: u16,
+    },
 }
 
 impl fmt::Display for ImportError {
@@ -39,6 +51,7 @@ impl fmt::Display for ImportError {
         match self {
             ImportError::CutOff => write!(out, "a run is cut off"),
             ImportError::RunLength { length } => write!(out, "a run of {length} chunks"),
+            ImportError::Marks { marks } => write!(out, "a run with {marks} marks, more than one a backend"),
             ImportError::Held { held, length } => write!(out, "a mark of {held} chunks on a run of {length}"),
         }
     }
@@ -139,12 +152,19 @@ fn read_run(rest: &mut &[u8], run: &mut Vec<u64>, marks: &mut Vec<Exported>) -> 
         return Err(ImportError::RunLength { length });
     }
     marks.clear();
-    for _ in 0..u16::from_le_bytes([m0, m1]) {
+    let count = u16::from_le_bytes([m0, m1]);
+    if usize::from(count) > MAX_MARKS {
+        return Err(ImportError::Marks { marks: count });
+    }
+    for _ in 0..count {
         let [s0, s1, held, a0, a1, a2, a3] = *take::<MARK_BYTES>(rest)?;
         if held == 0 || u16::from(held) > length {
             return Err(ImportError::Held { held, length });
         }
         let slot = u16::from_le_bytes([s0, s1]);
+        if marks.iter().any(|known: &Exported| known.slot == slot) {
+            return Err(ImportError::Marks { marks: count });
+        }
         marks.push(Exported { slot, held, age_units: u32::from_le_bytes([a0, a1, a2, a3]) });
     }
     run.clear();

@@ -17,7 +17,7 @@ fn in_steps(scan: &mut Scan, body: &[u8], bytes: usize) -> Result<(), NotObject>
 }
 
 /// Whatever a scan is asked for.
-fn told(scan: &Scan, body: &[u8], endpoint: Endpoint) -> (u64, Vec<u64>, u64, bool, Vec<Option<Vec<u8>>>) {
+fn told(scan: &Scan, body: &[u8], endpoint: Endpoint) -> impl PartialEq + std::fmt::Debug {
     let mut chunks = Chunks::new(16, &UNKEYED);
     let seed = namespace(3, b"m", scan, body, endpoint);
     chunks.start(seed);

@@ -48,6 +48,8 @@ const MEDIUM_TOKENS: f32 = 1000.0;
 const MEDIUM_WINDOW: f32 = 64.0;
 const MEDIUM_BOUNDS: (f32, f32) = (1.0, 131_072.0);
 
+/// On lines of its own: what one backend's answers teach does not slow choices of another one.
+#[repr(align(128))]
 pub struct Belief {
     reach_chunks: AtomicU32,
     misses: AtomicU32,

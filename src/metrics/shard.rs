@@ -205,6 +205,8 @@ pub struct Shadow {
     pub shadow_matched_bytes: Counter,
 }
 
+/// On lines of its own: two workers never write one line.
+#[repr(align(128))]
 pub struct Shard {
     lanes: Box<[OnceLock<Box<Lane>>]>,
     /// Connections that the worker serves or served.

@@ -4,9 +4,10 @@
 //! it last, then deepest. Whoever marks a run marks all runs before it too, so a run is never older than what lies
 //! behind it, up to the lag with which stamps are renewed; depth decides among equals.
 
+use super::figures::Figure;
 use super::mark::Mark;
 use super::node::{Chain, NodeRef, OwnedNode, Shape};
-use super::sync::{Guard, Ordering};
+use super::sync::Guard;
 use super::table::{Edge, Published};
 use super::{Trie, holders};
 
@@ -58,8 +59,8 @@ impl Trie {
         if self.ledger().reserve(bytes) {
             return Room::Granted(Reserved(shape));
         }
-        self.reclaim.hand_over(guard);
-        self.reclaim.free_some();
+        self.reclaim.hand_over_all(guard);
+        self.reclaim.free_some_of_all();
         if self.ledger().reserve(bytes) { Room::Granted(Reserved(shape)) } else { Room::Refused }
     }
 
@@ -71,7 +72,7 @@ impl Trie {
         };
         let outcome = self.table.displace(victim, node, guard, |old| self.retire(old, guard));
         if let Published::Done | Published::Withdrawn = outcome {
-            self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
+            self.ledger().figures.add(Figure::EvictedNodes, 1);
         }
         outcome
     }
@@ -99,7 +100,7 @@ impl Trie {
         }
         let Some(node) = worst.and_then(|(_, edge)| self.table.remove(edge)) else { return 0 };
         let bytes = node.first().bytes();
-        self.ledger().evicted.fetch_add(1, Ordering::Relaxed);
+        self.ledger().figures.add(Figure::EvictedNodes, 1);
         self.retire(node, guard);
         bytes
     }

@@ -5,6 +5,7 @@
 //! forgotten mark, not a wrong one.
 
 use super::evict::Room;
+use super::figures::Figure;
 use super::mark::{Mark, Stamp};
 use super::node::{MAX_RUN, OwnedNode, Shape};
 use super::sync::{Guard, Ordering, pin};
@@ -61,7 +62,7 @@ impl Trie {
     fn insert_from(&self, start: usize, key: &[u64], holder: Holder) -> u64 {
         let clock = self.slots.clock(holder.slot);
         if let Some(fresh) = self.walk(start, key, holder, clock, 0) {
-            self.slots.sent(holder.slot, fresh);
+            self.sent(holder.slot, fresh);
         }
         clock
     }
@@ -73,15 +74,21 @@ impl Trie {
     pub fn insert_let_go(&self, key: &[u64], holder: Holder) -> u64 {
         let clock = self.slots.clock(holder.slot);
         if self.walk(0, key, holder, clock, 1).is_some() {
-            self.slots.sent(holder.slot, key.len() as u32);
+            self.sent(holder.slot, key.len() as u32);
         }
         clock
+    }
+
+    /// Counts an insert that gave the backend `fresh` chunks which it was not believed to hold.
+    fn sent(&self, slot: u16, fresh: u32) {
+        self.ledger().figures.add(Figure::Inserts, 1);
+        self.slots.advance(slot, fresh);
     }
 
     /// Marks the key from `start` on; how many chunks are marked that were not. `None`: the holder's life is over.
     fn walk(&self, start: usize, key: &[u64], holder: Holder, clock: u64, slope: u64) -> Option<u32> {
         if self.slots.generation(holder.slot) != Some(holder.generation) {
-            self.ledger().void.fetch_add(1, Ordering::Relaxed);
+            self.ledger().figures.add(Figure::VoidInserts, 1);
             return None;
         }
         let mut walk = Walk { trie: self, holder, clock, slope, length: key.len(), fresh: 0 };
@@ -122,7 +129,7 @@ impl Walk<'_> {
                 Step::On(chunks) => start += chunks,
                 Step::Lost if losses < MAX_LOSSES => losses += 1,
                 Step::Lost | Step::Refused => {
-                    self.trie.ledger().refused.fetch_add(1, Ordering::Relaxed);
+                    self.trie.ledger().figures.add(Figure::RefusedInserts, 1);
                     break;
                 }
             }

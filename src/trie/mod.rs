@@ -22,8 +22,13 @@
 //! | mark | insert, forget, sweep | CAS, Relaxed | Relaxed: a mark is whole in its word and leads nowhere |
 //! | frozen bit of a mark's cell | insert, before it copies the run: [`sync::freeze`] | or, Relaxed; then the cell never changes | by the CAS that fails |
 //! | raises of a slot | raise | add, Release | Acquire: [`sync::read_raises`] |
-//! | head and links of the reclaimer's stacks | retiring, the epoch's destructors | CAS, Release | swap, Acquire |
-//! | horizon, clock of a slot; ledger; sweep position | anyone | Relaxed | Relaxed: figures, nothing hangs on their order |
+//! | head and links of the reclaimer's stacks, one pair a thread | retiring, the epoch's destructors | CAS, Release | swap, Acquire |
+//! | horizon, clock of a slot; sweep position | anyone, when it has something to write | Relaxed | Relaxed: figures, nothing hangs on their order |
+//! | figures, allowances of the ledger | one thread each, as long as there are at most 64 | Relaxed | Relaxed: sums |
+//! | what is taken of the budget; backlog | a thread for some 64 KiB, or 32 nodes | Relaxed | Relaxed: the limit hangs on one counter alone |
+//!
+//! A lookup writes nothing that another thread reads, and an insert that finds its marks young writes one figure on a line of its
+//! own thread.
 //!
 //! Whoever takes a node out of a cell by a successful CAS is its only owner and hands it to the epoch ([`reclaim`]); it
 //! is freed when no guard from before is left. Between publishing a node and looking for a second cell with the same
@@ -49,6 +54,7 @@ mod export;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod export_tests;
+mod figures;
 mod holders;
 mod insert;
 mod ledger;
@@ -78,11 +84,12 @@ pub mod twin;
 use std::fmt;
 use std::sync::Arc;
 
+use figures::Figure;
 use ledger::Ledger;
 use reclaim::Reclaim;
 use slots::Slots;
 use sweep::Sweep;
-use sync::{Ordering, keep, pin, rest};
+use sync::{keep, pin, rest};
 use table::Table;
 
 pub use check::Checked;
@@ -178,7 +185,7 @@ impl Trie {
     }
 
     fn with_table(buckets: usize, limit: usize, slots: usize) -> Trie {
-        let fixed = size_of::<Trie>() + Table::bytes(buckets) + Slots::bytes(slots);
+        let fixed = size_of::<Trie>() + Table::bytes(buckets) + Slots::bytes(slots) + Reclaim::bytes();
         Trie {
             table: Table::new(buckets),
             slots: Slots::new(slots),
@@ -226,8 +233,8 @@ impl Trie {
     /// helps what waits for reclamation on its way. Implies [`Trie::rest`].
     pub fn tick(&self) {
         self.sweep_some();
-        self.reclaim.hand_over(&pin());
-        self.reclaim.free_some();
+        self.reclaim.hand_over_all(&pin());
+        self.reclaim.free_some_of_all();
         self.rest();
     }
 
@@ -249,17 +256,18 @@ impl Trie {
 
     pub fn stats(&self) -> Stats {
         let ledger = self.ledger();
+        let figure = |figure| ledger.figures.sum(figure);
         Stats {
             limit_bytes: ledger.limit(),
             used_bytes: ledger.used(),
-            backlog_bytes: ledger.backlog(),
-            nodes: ledger.nodes.load(Ordering::Relaxed),
-            chunks: ledger.chunks.load(Ordering::Relaxed),
-            inserts: self.slots.inserts(),
-            void_inserts: ledger.void.load(Ordering::Relaxed),
-            refused_inserts: ledger.refused.load(Ordering::Relaxed),
-            evicted_nodes: ledger.evicted.load(Ordering::Relaxed),
-            swept_nodes: ledger.swept.load(Ordering::Relaxed),
+            backlog_bytes: self.reclaim.backlog(),
+            nodes: figure(Figure::Nodes) as usize,
+            chunks: figure(Figure::Chunks) as usize,
+            inserts: figure(Figure::Inserts),
+            void_inserts: figure(Figure::VoidInserts),
+            refused_inserts: figure(Figure::RefusedInserts),
+            evicted_nodes: figure(Figure::EvictedNodes),
+            swept_nodes: figure(Figure::SweptNodes),
         }
     }
 }
@@ -268,7 +276,7 @@ impl Drop for Trie {
     fn drop(&mut self) {
         // While a panic unwinds, leaking is the lesser evil.
         if !std::thread::panicking() {
-            self.reclaim.hand_over(&pin());
+            self.reclaim.hand_over_all(&pin());
         }
     }
 }

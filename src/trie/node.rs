@@ -319,6 +319,11 @@ impl RipeStack {
         }
     }
 
+    /// A figure: another thread may push or take at any time.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed).is_null()
+    }
+
     pub(super) fn take(&self) -> RipeChain {
         RipeChain(self.0.take())
     }

@@ -25,7 +25,6 @@ struct Steady {
 #[repr(align(64))]
 struct Clock {
     chunks: AtomicU64,
-    inserts: AtomicU64,
     /// What [`Slots::enter_half`] was told last; [`NEVER`] before.
     half_entered: AtomicU64,
 }
@@ -37,8 +36,7 @@ impl Slots {
     pub(super) fn new(slots: usize) -> Slots {
         assert!(slots <= MAX_SLOTS);
         let steady = |_| Steady { raises: AtomicU32::new(0), horizon: AtomicU32::new(u32::MAX) };
-        let clock =
-            |_| Clock { chunks: AtomicU64::new(0), inserts: AtomicU64::new(0), half_entered: AtomicU64::new(NEVER) };
+        let clock = |_| Clock { chunks: AtomicU64::new(0), half_entered: AtomicU64::new(NEVER) };
         Slots { steady: (0..slots).map(steady).collect(), clocks: (0..slots).map(clock).collect() }
     }
 
@@ -84,7 +82,10 @@ impl Slots {
 
     pub(super) fn set_horizon(&self, slot: u16, chunks: u32) {
         if let Some(steady) = self.steady.get(usize::from(slot)) {
-            steady.horizon.store(chunks, Relaxed);
+            // Every lookup reads this line: it is written when there is something to write.
+            if steady.horizon.load(Relaxed) != chunks {
+                steady.horizon.store(chunks, Relaxed);
+            }
         }
     }
 
@@ -97,24 +98,11 @@ impl Slots {
         Stamp::at(self.clock(slot))
     }
 
-    /// Counts an insert that gave the backend `fresh` chunks which it was not believed to hold.
-    pub(super) fn sent(&self, slot: u16, fresh: u32) {
-        if let Some(clock) = self.clocks.get(usize::from(slot)) {
-            clock.inserts.fetch_add(1, Relaxed);
-            if fresh > 0 {
-                clock.chunks.fetch_add(u64::from(fresh), Relaxed);
-            }
-        }
-    }
-
+    /// The clock's line is read by every lookup that finds the slot.
     pub(super) fn advance(&self, slot: u16, chunks: u32) {
-        if let Some(clock) = self.clocks.get(usize::from(slot)) {
+        if let Some(clock) = self.clocks.get(usize::from(slot)).filter(|_| chunks > 0) {
             clock.chunks.fetch_add(u64::from(chunks), Relaxed);
         }
-    }
-
-    pub(super) fn inserts(&self) -> u64 {
-        self.clocks.iter().map(|clock| clock.inserts.load(Relaxed)).sum()
     }
 }
 
@@ -139,6 +127,5 @@ mod tests {
         slots.advance(0, 32 * 7);
         slots.advance(5, 1);
         assert_eq!((before.age_units(slots.now(0)), other.age_units(slots.now(1))), (7, 0));
-        assert_eq!(slots.inserts(), 0);
     }
 }

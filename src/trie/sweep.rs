@@ -7,6 +7,7 @@
 //!
 //! Invariant: no call visits more buckets than [`Trie::sweep_share`] or [`SWEEP_BUCKETS`] says.
 
+use super::figures::Figure;
 use super::sync::counter::AtomicU64;
 use super::sync::{Guard, Ordering, pin};
 use super::{Trie, holders};
@@ -92,7 +93,7 @@ impl Trie {
                 continue;
             }
             if let Some(node) = self.table.remove(edge) {
-                self.ledger().swept.fetch_add(1, Ordering::Relaxed);
+                self.ledger().figures.add(Figure::SweptNodes, 1);
                 self.retire(node, guard);
             }
         }

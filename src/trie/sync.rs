@@ -25,6 +25,16 @@ pub(super) use real::*;
 
 pub(super) use std::sync::atomic::Ordering;
 
+/// A number of the calling thread's own, as long as there are few threads.
+pub(super) fn own_number() -> usize {
+    use std::sync::atomic::AtomicUsize;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    OWN.try_with(|own| *own).unwrap_or(0)
+}
+
 pub(super) mod counter {
     pub(in crate::trie) use std::sync::atomic::{AtomicU64, AtomicUsize};
 }

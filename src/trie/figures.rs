@@ -33,21 +33,23 @@ const FIGURES: usize = Figure::SweptNodes as usize + 1;
 struct Line([AtomicU64; FIGURES]);
 
 /// Which of [`LINES`] lines is the calling thread's.
+#[inline]
 pub(super) fn own_line() -> usize {
     own_number() % LINES
 }
 
-pub(super) struct Figures(Box<[Line]>);
+pub(super) struct Figures(Box<[Line; LINES]>);
 
 impl Figures {
     pub(super) fn new() -> Figures {
-        Figures((0..LINES).map(|_| Line::default()).collect())
+        Figures(Box::new(std::array::from_fn(|_| Line::default())))
     }
 
     pub(super) fn bytes() -> usize {
         LINES * size_of::<Line>()
     }
 
+    #[inline]
     pub(super) fn add(&self, figure: Figure, count: u64) {
         self.0[own_line()].0[figure as usize].fetch_add(count, Relaxed);
     }

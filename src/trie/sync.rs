@@ -25,14 +25,19 @@ pub(super) use real::*;
 
 pub(super) use std::sync::atomic::Ordering;
 
-/// A number of the calling thread's own, as long as there are few threads.
+/// A number of the calling thread's own.
+#[inline]
 pub(super) fn own_number() -> usize {
-    use std::sync::atomic::AtomicUsize;
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+        static OWN: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
     }
-    OWN.try_with(|own| *own).unwrap_or(0)
+    let own = OWN.get();
+    if own < usize::MAX {
+        return own;
+    }
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    OWN.set(NEXT.fetch_add(1, Ordering::Relaxed));
+    OWN.get()
 }
 
 pub(super) mod counter {

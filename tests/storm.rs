@@ -85,6 +85,7 @@ fn storm(policy: &str, workers: usize) {
     let began = Instant::now();
     let (mut slices, mut looks, mut unfair, mut longest) = (0, 0, Vec::new(), 0.0_f64);
     while began.elapsed() < Duration::from_secs(seconds) && !clients.iter().any(std::thread::JoinHandle::is_finished) {
+        let before: Vec<Mood> = engines.iter().map(Engine::mood).collect();
         for engine in &mut engines[STEADY..] {
             engine.become_(random.one_of(&Mood::ALL));
         }
@@ -92,7 +93,7 @@ fn storm(policy: &str, workers: usize) {
         router.signal("HUP");
         std::thread::sleep(SETTLING);
         let slice = watch(&router, &engines, &mut looks);
-        unfair.extend(slice.unfair().map(|what| format!("slice {slices}: {what}")));
+        unfair.extend(slice.unfair().map(|what| format!("slice {slices}, after {before:?}: {what}")));
         longest = longest.max(longest_turn(&router));
         slices += 1;
     }

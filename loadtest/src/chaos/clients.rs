@@ -244,9 +244,10 @@ impl Client {
         }
         let came = wire.rest_within(Duration::from_millis(300), 1 << 20).await;
         let text = String::from_utf8_lossy(&came).to_ascii_lowercase();
-        let foreign = text.split("x-tag: ").skip(1).find(|rest| !rest.starts_with(&format!("{}-", self.name)));
-        if let Some(rest) = foreign {
-            let named = rest.lines().next().unwrap_or_default();
+        // What was changed around its own tag may have become part of it.
+        let own = format!("{}-", self.name);
+        let mut tags = text.split("x-tag: ").skip(1).map(|rest| rest.lines().next().unwrap_or_default());
+        if let Some(named) = tags.find(|tag| !tag.contains(&own)) {
             self.shared.violated(format!("{} got the answer of {named}", self.name));
         }
         self.shared.tally.borrow_mut().attacks += 1;

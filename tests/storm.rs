@@ -1,11 +1,11 @@
 //! A storm over HTTP: engines that are slow, fail at once, lie, leave, join, die and come back, under conversations and short
 //! prompts, whole and streamed; every policy that looks at load or prefixes, with 1, 2 and 8 workers.
 //!
-//! What must hold meanwhile: each answer is its own request's, or an explicit failure; no backend gets beyond twice its share
+//! What must hold meanwhile: each answer is its own request's, or an explicit failure, and who tries again is served; no backend gets beyond twice its share
 //! without a reason that `/debug/route` can name; every figure that is shown is a number; no worker is busy for long in one
 //! go. And at the end: everything is back as it was before.
 //!
-//! `TEST_STRICT=1` makes a backend beyond its share a failure; without it, it is printed. `TEST_SEED` is the seed of weather, prompts and manners (what threads do in which order is the machine's own), and
+//! `TEST_SEED` is the seed of weather, prompts and manners (what threads do in which order is the machine's own), and
 //! `TEST_SECONDS` how long each storm takes.
 
 mod connection_model;
@@ -109,8 +109,8 @@ fn storm(policy: &str, workers: usize) {
         longest * 1e3
     );
     assert!(right > 50, "the storm leaves engines that are well: {right} right, {failed} failed");
-    let strict = number("TEST_STRICT", 0) == 1;
-    assert!(!strict || unfair.is_empty(), "seed {seed}, {policy}, {workers} workers:\n{}", unfair.join("\n"));
+    assert!(lost * 50 <= right, "{lost} were not served in {right} although two engines are well");
+    assert!(unfair.is_empty(), "seed {seed}, {policy}, {workers} workers:\n{}", unfair.join("\n"));
     assert!(longest < LONGEST_TURN_S, "a worker was busy for {longest} s in one go");
     for engine in &mut engines {
         engine.become_(Mood::Well);

@@ -328,6 +328,7 @@ impl Plane {
     /// What the process had cached is gone.
     fn restarted(&self, member: &mut Member, why: &str) {
         self.shared.trie.raise(member.slot);
+        self.shared.fleet.outlier(member.slot).restarted(self.shared.micros() / 1000);
         member.restarts += 1;
         member.marks = Default::default();
         member.sleeping = false;

@@ -74,6 +74,15 @@ impl Outlier {
         self.ejections.store(0, Relaxed);
     }
 
+    /// What failed was another process: this one begins well. How often its backend was ejected stays known, so that one
+    /// that dies again and again is ejected for longer each time.
+    pub fn restarted(&self, now_ms: u64) {
+        if self.suspect.load(Relaxed) {
+            self.returned_ms.store(now_ms, Relaxed);
+            self.clear();
+        }
+    }
+
     fn clear(&self) {
         self.failures.store(0, Relaxed);
         self.penalized_until_ms.store(0, Relaxed);
@@ -250,6 +259,17 @@ mod tests {
         assert!(outlier.is_ejected());
         succeed(&outlier, 10_500);
         assert_eq!((at(&outlier, 10_500), outlier.ejections()), (Verdict::Well, 1));
+    }
+
+    #[test]
+    fn another_process_begins_well_and_is_ejected_for_longer_if_it_fails_as_well() {
+        let outlier = Outlier::default();
+        (0..3).for_each(|_| _ = fail(&outlier, 0));
+        assert!(outlier.is_ejected());
+        outlier.restarted(2000);
+        assert_eq!((at(&outlier, 2000), outlier.ejections()), (Verdict::Well, 1));
+        (0..3).for_each(|_| _ = fail(&outlier, 3000));
+        assert_eq!((outlier.multiple(), at(&outlier, 22_999)), (2, Verdict::Ejected));
     }
 
     #[test]

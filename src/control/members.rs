@@ -22,6 +22,7 @@ use super::models::{Models, named};
 use crate::config::{Config, ConfigError, StaticBackend};
 use crate::fleet::arrivals::Window;
 use crate::fleet::belief::ENDLESS;
+use crate::fleet::outlier::Verdict;
 use crate::fleet::snapshot::{Backend, Rules, Snapshot, State};
 use crate::route::slow_start::MAX_COLD_PERMILLE;
 use crate::shared::Shared;
@@ -265,17 +266,19 @@ impl Members {
         self.list.iter()
     }
 
-    /// Takes in the requests that were begun since the last sum. Who is ejected keeps up with the one that has the least:
-    /// what it did not get meanwhile is not made up for at once when it comes back.
+    /// Takes in the requests that were begun since the last sum. Who is passed over because its requests failed keeps
+    /// up with the one that has the least: what it did not get meanwhile is not made up for at once when it comes back.
     pub(super) fn sum_windows(&mut self, shared: &Shared) {
         let (now, now_ms) = (Instant::now(), now_ms(shared));
         for member in &mut self.list {
             let cold_permille = member.cold_permille(shared.config.slow_start, now);
             member.window.sum(shared.fleet.load(member.slot), cold_permille, now_ms);
         }
-        let ejected = |member: &Member| shared.fleet.outlier(member.slot).is_ejected();
-        for at in (0..self.list.len()).filter(|at| ejected(&self.list[*at])).collect::<Vec<_>>() {
-            self.join_least(at, shared, |other| !ejected(other));
+        let is_well = |member: &Member| shared.fleet.outlier(member.slot).verdict(|| now_ms) == Verdict::Well;
+        for at in 0..self.list.len() {
+            if !is_well(&self.list[at]) {
+                self.join_least(at, shared, is_well);
+            }
         }
     }
 

@@ -162,9 +162,10 @@ fn long_bodies_are_forwarded_whole_and_held_about_once() {
         let allowed = (mib * 1024.0 * 3.5) as u64 + (16 << 10);
         assert!(peak < allowed, "{mib} MiB took {peak} KiB, of {allowed} at most");
     }
-    // Nothing more is sent: the memory goes back to the system all the same, but for what the trie remembers of the prompts.
+    // Nothing more is sent: the memory goes back to the system all the same, but for what the trie remembers of the prompts
+    // and what pools and the allocator keep: less than one of the larger bodies.
     let marked_kib = marks_kib(&router) - marks_before_kib;
-    support::eventually("the router is small again", || router.resident_kib() < at_rest + marked_kib + (16 << 10));
+    support::eventually("the router is small again", || router.resident_kib() < at_rest + marked_kib + (24 << 10));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! A storm over HTTP: engines that are slow, fail at once, lie, leave, join, die and come back, under conversations and short
 //! prompts, whole and streamed; every policy that looks at load or prefixes, with 1, 2 and 8 workers.
 //!
-//! What must hold meanwhile: each answer is its own request's, or an explicit failure, and who tries again is served; no backend gets beyond twice its share
-//! without a reason that `/debug/route` can name; every figure that is shown is a number; no worker is busy for long in one
-//! go. And at the end: everything is back as it was before.
+//! What must hold meanwhile: each answer is its own request's, or an explicit failure, and who tries again is served; no
+//! backend gets beyond twice its share without a reason that `/debug/route` can name; every figure that is shown is a number;
+//! no worker is busy for long in one go. And at the end: everything is back as it was before.
 //!
 //! `TEST_SEED` is the seed of weather, prompts and manners (what threads do in which order is the machine's own), and
 //! `TEST_SECONDS` how long each storm takes.

@@ -5,6 +5,7 @@
 //! knows a default.
 
 mod args;
+mod backends;
 mod cli;
 mod file;
 mod memory;

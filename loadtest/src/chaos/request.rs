@@ -76,7 +76,9 @@ pub(super) fn verdict(answer: &Answer, request: &Request) -> Verdict {
         return Verdict::Wrong(format!("{} got the head of {tag}", request.tag));
     }
     let own = format!("[{}]", request.tag);
-    let names = |at: usize| body[at + 2..].starts_with(|c: char| c.is_ascii_digit()) && !body[at..].starts_with(&own);
+    // Where the body was cut within its own tag, that is all there is of it.
+    let is_own = |rest: &str| rest.starts_with(&own) || own.starts_with(rest);
+    let names = |at: usize| body[at + 2..].starts_with(|c: char| c.is_ascii_digit()) && !is_own(&body[at..]);
     if let Some((at, _)) = body.match_indices("[c").find(|(at, _)| names(*at)) {
         let named: String = body[at..].chars().take(24).collect();
         return Verdict::Wrong(format!("{} got the body of {named}", request.tag));

@@ -95,7 +95,7 @@ metrics! {
     IN_FLIGHT_REQUESTS Gauge "trieway_in_flight_requests" ["server"]
         "Requests sent to the backend and not answered in full.";
     IN_FLIGHT_BYTES Gauge "trieway_in_flight_bytes" ["server"]
-        "Body bytes of the requests in flight.";
+        "Body bytes of the requests in flight; images and the like count as the prompt text that they cost.";
     BACKEND_STATE Gauge "trieway_backend_state" ["server", "state"]
         "1 for the state that the backend is in: unknown, up, down, sleeping or draining.";
     BACKEND_RESTARTS_TOTAL Counter "trieway_backend_restarts_total" ["server"]
